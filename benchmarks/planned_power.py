@@ -24,7 +24,7 @@ from benchmarks.tables import scored
 from evalguard.core.pairing import PairedScores
 from evalguard.core.verdict import Margin, decide
 from evalguard.planning.metric_plan import MetricPlan, plan_metric
-from evalguard.planning.pilot import pilot_of_scores
+from evalguard.planning.pilot import pilot_of_comparison, pilot_of_scores
 from evalguard.stats.binary import flip_estimate
 from evalguard.stats.compare_scores import compare_documents
 from evalguard.stats.drift import estimate_drift
@@ -45,6 +45,7 @@ SEEN: tuple[tuple[int, int, float], ...] = (
     (64, 0, 0.01), (64, 0, 0.047), (300, 1, 0.0033), (300, 1, 0.01), (1_319, 2, 0.0015),
     (1_319, 3, 0.0023),
 )  # fmt: skip
+_TOGETHER = 10  # documents of a cluster
 DRIFTS = (0.0, 0.5, 1.0, 1.5, 2.0)  # in margins
 
 
@@ -68,7 +69,7 @@ def report(runs: int, pilots: int) -> Iterator[str]:
     yield ""
     yield (
         f"evalguard {evalguard.__version__}. {runs:,} runs of each of {pilots} pilots a row "
-        f"({runs // 4:,} in the last table), seed {SEED}. 80% is "
+        f"({runs // 4:,} of other documents), seed {SEED}. 80% is "
         "promised; one-sided level 2.5% over K metrics."
     )
     yield ""
@@ -124,6 +125,21 @@ def report(runs: int, pilots: int) -> Iterator[str]:
     for name, documents in POPULATIONS.items():
         for n in (50, 64, 200):
             yield _mean_row(name, documents, n, runs // 4, pilots, rng)
+    yield ""
+    yield "## Clusters of documents"
+    yield ""
+    yield (
+        f"Clusters of {_TOGETHER} documents that drift alike, but for a little noise; {runs:,} "
+        f"runs of each of {4 * pilots} pilots a row. *Fails* and *not said* as above, of runs of "
+        "as many clusters; *seen* by four times as many, from a finished comparison (`plan --run`)."
+    )
+    yield ""
+    yield "| differences | clusters | seen by four times as many | not said | fails | not said |"
+    yield "|---|---|---|---|---|---|"
+    rng = np.random.default_rng([SEED, _TOGETHER])
+    for name in ("normal", "exponential gains", "lognormal(1) gains"):
+        for count in (8, 12, 20, 30, 60, 130):
+            yield _cluster_row(name, count, runs, 4 * pilots, rng)
 
 
 def _answers(n: int, flips: int) -> PairedScores:
@@ -271,13 +287,33 @@ def _mean_row(
     return f"| {name} | {n} | {seen} | {fails} |"
 
 
+def _cluster_row(name: str, count: int, runs: int, pilots: int, rng: Rng) -> str:
+    said_seen, said_failing, documents = [], [], POPULATIONS[name]
+    for _ in range(pilots):
+        pairs = _rewards(documents, count, rng, _TOGETHER)
+        one = compare_documents(pairs, margin=0.5, confidence=CONFIDENCE)
+        assert one.drift is not None
+        assert one.tolerance is not None
+        lacks = explain_undecided(
+            one.drift, n=pairs.base.n, n_total=0, tolerance=one.tolerance, metrics=1, above=False
+        )
+        said_failing.append(lacks.detectable_change)
+        pilot = pilot_of_comparison(one.comparison, confidence=CONFIDENCE)
+        plan = plan_metric(pilot, n=4 * pairs.base.n, margin=0.5, alpha=ALPHA, power=POWER)
+        said_seen.append(plan.detectable_change)
+    fails = _power(said_failing, documents, count, 0.5, runs, rng, _TOGETHER)
+    seen = _power(said_seen, documents, 4 * count, 0.0, runs, rng, _TOGETHER)
+    return f"| {name} | {count} | {seen} | {fails} |"
+
+
 def _power(
     said: Sequence[float | None], documents: Callable[[Rng, int], Array], n: int, margin: float,
-    runs: int, rng: Rng,
+    runs: int, rng: Rng, together: int = 1,
 ) -> str:  # fmt: skip
     """The share of runs with the drift that was said that show it, and of pilots without one."""
     found = [
-        estimate_drift(_rewards(documents, n, rng), confidence=CONFIDENCE) for _ in range(runs)
+        estimate_drift(_rewards(documents, n, rng, together), confidence=CONFIDENCE)
+        for _ in range(runs)
     ]
     points = np.array([one.estimate.point for one in found])
     lows = np.array([one.estimate.low for one in found])
@@ -289,9 +325,17 @@ def _power(
     return f"{np.mean(shown):.0%} | {1.0 - len(drifts) / len(said):.0%}"
 
 
-def _rewards(documents: Callable[[Rng, int], Array], n: int, rng: Rng) -> PairedScores:
-    base = rng.normal(0.0, 3.0, n)
-    return scored(base, base - documents(rng, n), "mean")
+def _rewards(
+    documents: Callable[[Rng, int], Array], n: int, rng: Rng, together: int = 1
+) -> PairedScores:
+    """Documents, or n clusters of so many that drift alike."""
+    base = rng.normal(0.0, 3.0, n * together)
+    d = documents(rng, n)
+    if together == 1:
+        return scored(base, base - d, "mean")
+    members = np.repeat(np.arange(n), together)
+    d = d[members] + rng.normal(0.0, 0.5, members.size)
+    return scored(base, base - d, "mean", clusters=members)
 
 
 if __name__ == "__main__":

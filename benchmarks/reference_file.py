@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -134,10 +135,10 @@ def _compared(
     """Compare by a reference file of k tokens; in lock-step for None."""
     import evalguard
 
-    file = folder / f"{model.name}-{k}.parquet"
-    how = {"distributions": "lockstep"} if k is None else {"reference": file}
-    if k is not None and not file.exists():
-        how["reference_top_k"] = k
+    file = folder / f"{candidate.name}-{k}.parquet"
+    how: dict[str, Any] = {"distributions": "lockstep"}
+    if k is not None:
+        how = {"save_reference": file, "reference_top_k": k}
     result = evalguard.compare(
         model.folder, candidate, tasks=[model.task], include_path=model.include, limit=limit,
         base_model_args={"dtype": "float32"}, cand_model_args={"dtype": "float32"}, device="cpu",

@@ -29,7 +29,7 @@ from evalguard.stats.few_documents import rests_on
 from evalguard.stats.skewness import skewness
 
 CONFIDENCE = 0.95
-SIZES = (10, 50, 200, 1_319, 5_153)
+SIZES = (10, 30, 50, 200, 1_319, 5_153)
 FAMILIES = (1, 7, 20)
 LEVEL = (1.0 - CONFIDENCE) / 2.0
 # z_0.975 + z_0.9: a drift of so many standard errors is seen by t in 90% of large samples.

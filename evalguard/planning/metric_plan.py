@@ -58,7 +58,7 @@ class MetricPlan:
         needed_to_show_harmless_range, needed_to_decide_range: likewise.
         detectable_change: the same in units of the metric.
         needed_to_detect: documents that detect a drift of the margin; may exceed n. At least
-            ``FEWEST_FOR_T`` where a t test decides.
+            ``FEWEST_FOR_T``, or so many clusters, where a t test decides.
         needed_to_show_harmless: documents after which a candidate without a drift is shown to
             stay below the margin (non-inferiority).
         needed_to_decide: documents after which the verdict is decided, whatever the true drift is:
@@ -203,10 +203,10 @@ _UNSAID = _Answer(None, None, None, None)
 
 def _deciding(pilot: Pilot, ratio: float, aim: _Aim) -> int | None:
     """Documents that decide; ``ratio`` in units of the base's scatter."""
+    fewest = max(_documents(FEWEST_FOR_T, pilot), pilot.fewest)
     if not (ratio > 0.0 and math.isfinite(ratio) and aim.tolerated > 0.0):
-        return FEWEST_FOR_T if ratio == 0.0 and aim.tolerated > 0.0 else None
+        return fewest if ratio == 0.0 and aim.tolerated > 0.0 else None
     least = decidable_ratio(aim.alpha, aim.metrics, power=aim.power)
-    fewest = max(FEWEST_FOR_T, pilot.fewest)
     fresh = math.ceil((least * ratio / aim.tolerated) ** 2)
     if fresh <= pilot.n:
         return max(fewest, fresh)
@@ -221,17 +221,23 @@ def _deciding(pilot: Pilot, ratio: float, aim: _Aim) -> int | None:
     return None if needed is None else max(needed, fewest)
 
 
+def _documents(units: int, pilot: Pilot) -> int:
+    """In so many units, documents or clusters of them."""
+    return math.ceil(units * pilot.per_unit)
+
+
 def _mean_rule(pilot: Pilot, ratio: float, aim: _Aim) -> _Answer:
-    """In units of the base's scatter."""
+    """In units of the base's scatter; of clusters, by how many of them there are."""
+    scatter = ratio / math.sqrt(pilot.per_unit)  # of a mean over one of the units
 
     def needed(level: float) -> int | None:
-        found = paired_documents_to_detect(ratio, aim.tolerated, alpha=level, power=aim.power)
-        return None if found is None else max(FEWEST_FOR_T, found)
+        found = paired_documents_to_detect(scatter, aim.tolerated, alpha=level, power=aim.power)
+        return None if found is None else _documents(max(FEWEST_FOR_T, found), pilot)
 
-    detectable = math.inf
+    detectable, units = math.inf, max(2, math.floor(aim.n / pilot.per_unit))
     if math.isfinite(ratio):
-        shown = detectable_drift(ratio, aim.n, alpha=aim.level, power=aim.power)
-        detectable = shown * math.sqrt(aim.n)
+        shown = detectable_drift(scatter, units, alpha=aim.level, power=aim.power)
+        detectable = shown * math.sqrt(pilot.per_unit * units)
     return _Answer(detectable, needed(aim.level), needed(aim.alpha), _deciding(pilot, ratio, aim))
 
 

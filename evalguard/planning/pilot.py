@@ -13,6 +13,7 @@ from evalguard.core.figures import FIGURES, is_figure
 from evalguard.core.moments import moments
 from evalguard.core.pairing import PairedScores
 from evalguard.planning.repeat_plan import AnswerScatter, answer_scatter
+from evalguard.stats.clusters import compared_units
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.estimate import SIGN_FLIP
 from evalguard.stats.judgement import fewest_documents
@@ -39,6 +40,7 @@ class Pilot:
     Attributes:
         higher_is_better: which way the metric is better.
         n: documents of the pilot.
+        per_unit: documents in each of the units that are compared: 1, or of the mean cluster.
         base: the base's metric; ``base_stderr`` its standard error over the n documents.
         base_scatter: standard deviation per document behind it, on the scale of the drift (the
             log scale of a perplexity, where it is dimensionless).
@@ -56,8 +58,8 @@ class Pilot:
             in points.
         in_points: the base's documents do not scatter, of a figure of generated answers, whose
             margin is in points then: scatters and ``ratio`` are in units of the metric.
-        answers: how far single answers to a document scatter; None where they do not, or nobody
-            shows them.
+        answers: how far single answers to a document scatter; None where they do not, nobody shows
+            them, or documents belong to clusters.
         problem: why there are no such numbers, or "".
     """
 
@@ -67,6 +69,7 @@ class Pilot:
     higher_is_better: bool
     n: int
     confidence: float
+    per_unit: float = 1.0
     base: float | None = None
     base_stderr: float = 0.0
     base_scatter: float = 0.0
@@ -118,15 +121,15 @@ def pilot_of_scores(paired: PairedScores, comparison: Comparison, *, confidence:
     scatter = _Scatter(
         paired=drift.estimate.stderr,
         base=drift.unit,
-        paired_kurtosis=kurtosis(_residuals(paired.d, paired.base.weights)),
+        paired_kurtosis=kurtosis(_residuals(*compared_units(paired))),
         base_kurtosis=kurtosis(_residuals(paired.base.values, paired.base.weights)),
         flips=drift.flips if drift.documents else None,
         planned=drift.planned_scatter,
         fewest=fewest_documents(drift, comparison.n_used),
     )
-    caveats = _cautions(scatter, comparison.n_used)
+    caveats = _cautions(scatter, comparison)
     pilot = _pilot(comparison, scatter, confidence, caveats=caveats)
-    answers = answer_scatter(paired, confidence=confidence)
+    answers = None if paired.clusters else answer_scatter(paired, confidence=confidence)
     return replace(pilot, is_share=paired.base.is_share, answers=answers)
 
 
@@ -149,7 +152,7 @@ def pilot_of_comparison(comparison: Comparison, *, confidence: float) -> Pilot:
         planned=comparison.planned_scatter,
     )
     unknown = (_UNSHAPED,) if comparison.flips is None else ()
-    caveats = (*_cautions(scatter, comparison.n_used), *unknown)
+    caveats = (*_cautions(scatter, comparison), *unknown)
     pilot = _pilot(comparison, scatter, confidence, caveats=caveats)
     return replace(pilot, is_share=_is_share(comparison))
 
@@ -175,7 +178,7 @@ def _is_share(comparison: Comparison) -> bool:
 def _pilot(
     of: Comparison, scatter: _Scatter, confidence: float, *, caveats: tuple[str, ...]
 ) -> Pilot:
-    n = of.n_used
+    n, units = of.n_used, of.clusters or of.n_used
     root = math.sqrt(n)
     in_points = n > 1 and scatter.base == 0.0 and _is_share_figure(of)
     if in_points:
@@ -189,7 +192,7 @@ def _pilot(
     flip_rate = None
     if scatter.flips is None:
         ratio = scatter.paired / scatter.base * (scatter.planned or 1.0)
-        above = scatter_factors(n, kurtosis=scatter.paired_kurtosis, confidence=confidence)
+        above = scatter_factors(units, kurtosis=scatter.paired_kurtosis, confidence=confidence)
         spread = ratio_range(ratio, above, below)
         if scatter.planned is None:
             spread = spread[0], math.inf
@@ -204,6 +207,7 @@ def _pilot(
         metric=of.metric,
         higher_is_better=of.higher_is_better,
         n=n,
+        per_unit=n / units,
         confidence=confidence,
         base=of.base,
         base_stderr=of.base_stderr or 0.0,
@@ -251,7 +255,8 @@ def _problem(scatter: _Scatter, n: int) -> str:
     return ""
 
 
-def _cautions(scatter: _Scatter, n: int) -> tuple[str, ...]:
+def _cautions(scatter: _Scatter, of: Comparison) -> tuple[str, ...]:
+    n, units = of.clusters or of.n_used, "clusters" if of.clusters else "documents"
     if scatter.flips is not None:
         if sum(scatter.flips):
             return ()
@@ -262,14 +267,14 @@ def _cautions(scatter: _Scatter, n: int) -> tuple[str, ...]:
         )
     if scatter.planned is None:
         return (
-            f"heavy tails: so few of the {n:,} documents carry the scatter that no number of "
+            f"heavy tails: so few of the {n:,} {units} carry the scatter that no number of "
             "documents can be said; a larger pilot may tell",
         )
     if not carried_by_few(scatter.paired_kurtosis, n):
         return ()
     carry = max(1, round(carriers(scatter.paired_kurtosis, n)))
     return (
-        f"heavy tails: the scatter of {n:,} documents comes from about {carry} of them, so that "
+        f"heavy tails: the scatter of {n:,} {units} comes from about {carry} of them, so that "
         "another pilot may find more or less; a larger one knows it better",
     )
 

@@ -24,6 +24,7 @@ from evalguard.core.redaction import redacted_text
 from evalguard.core.scores import NotCompared
 from evalguard.core.verdict import Margin
 from evalguard.engine.choices import Choices, with_workers
+from evalguard.engine.cluster_fields import cluster_documents, cluster_equal_prompts
 from evalguard.engine.interrupts import NOTHING_CACHED, interruptible
 from evalguard.engine.meter import Meter, TaskPace
 from evalguard.engine.options import CompareOptions, make_options
@@ -116,9 +117,11 @@ def plan(
     with interruptible("scoring the pilot", hint=NOTHING_CACHED):
         scored = score_sides(sources, choices, options, meter=meter)
     scored = _drop_unplannable(scored[0]), _drop_unplannable(scored[1])
+    roles = _scored_roles(sources)
+    if not roles:
+        scored = _in_clusters(scored, choices)
     metrics, failed = plan_metrics(scored, sources, choices, aim)
     limits = plan_limits(scored[1], choices, aim)
-    roles = _scored_roles(sources)
     dumps = isinstance(sources[0], DumpSource)
     facts = PilotFacts(kind="dumps" if dumps else "lm-eval runs")
     if roles:
@@ -134,7 +137,7 @@ def plan(
         aim=aim.facts(metrics),
         exit_code=EXIT_FAILED if failed or not (metrics or limits) else EXIT_PASSED,
         not_compared=tuple(dict.fromkeys(left for side in scored for left in side.not_compared)),
-        notes=_plan_notes((*choices.notes, *_clusters_note(choices)), scored),
+        notes=_plan_notes((*choices.notes, *(_clusters_note(choices) if roles else ())), scored),
         **sign_plan(options),
     )
     return PlanResult(report)
@@ -181,6 +184,17 @@ def _drop_unplannable(side: ScoredSide) -> ScoredSide:
         tables=tuple(table for table in side.tables if table.rescoring is None),
         not_compared=(*side.not_compared, *left_out),
     )
+
+
+def _in_clusters(
+    scored: tuple[ScoredSide, ScoredSide], choices: Choices
+) -> tuple[ScoredSide, ScoredSide]:
+    """Finished runs with their clusters, as they are compared: all documents of each are there."""
+    base, candidate = scored
+    fields = {**base.fields, **candidate.fields}
+    tables = [cluster_documents(side.tables, fields, choices.clusters) for side in scored]
+    ours, theirs = cluster_equal_prompts(*tables)
+    return dataclasses.replace(base, tables=ours), dataclasses.replace(candidate, tables=theirs)
 
 
 def _clusters_note(choices: Choices) -> tuple[str, ...]:

@@ -196,6 +196,7 @@ def _bca(
         method=BOOTSTRAP,
         interval_method=BOOTSTRAP,
         confidence=confidence,
+        df=units - 1.0,
     )
 
 

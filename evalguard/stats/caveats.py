@@ -11,7 +11,7 @@ from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import Rescoring
 from evalguard.core.verdict import Verdict
 from evalguard.stats.bootstrap import ENOUGH_DIFFERING
-from evalguard.stats.clusters import FEWEST_FOR_T, cluster_count, cluster_sums
+from evalguard.stats.clusters import FEWEST_FOR_T, cluster_count, compared_units
 from evalguard.stats.drift import Drift
 from evalguard.stats.estimate import SIGN_FLIP, Estimate, scatters
 from evalguard.stats.judgement import number_text, p_text
@@ -127,12 +127,9 @@ def _of_the_interval(paired: PairedScores, drift: Drift) -> list[str]:
     """Whether documents, or clusters of them, are too few and too lopsided for a t interval."""
     if drift.estimate.interval_method == SIGN_FLIP:
         return []
-    d, weights, noun, doubts = paired.d, paired.base.weights, "documents", []
-    if paired.clusters:
-        sums = cluster_sums(d, weights, paired.clusters)
-        d, weights, noun = sums.values, sums.weights, "clusters"
-    n = d.shape[0]
-    doubts += skewed_differences(skewness(d, weights), n, noun, drift)
+    d, weights = compared_units(paired)
+    n, noun = d.shape[0], "clusters" if paired.clusters else "documents"
+    doubts = skewed_differences(skewness(d, weights), n, noun, drift)
     by_signs = uncorrected(drift.estimate.interval_method) == SIGN_FLIP
     return doubts if weights is None or by_signs else doubts + _unequal(weights, noun, drift)
 
@@ -206,8 +203,8 @@ def _clusters(paired: PairedScores, drift: Drift) -> str:
     count, field = cluster_count(paired), paired.base.cluster_field
     few = ""
     if uncorrected(drift.estimate.interval_method) == SIGN_FLIP:
-        few = "; fewer than 20: whole clusters change sign, instead of a t test, which holds where "
-        few += "they gain as far as they lose"
+        few = f"; fewer than {FEWEST_FOR_T}: whole clusters change sign, instead of a t test, "
+        few += "which holds where they gain as far as they lose"
         if math.isinf(drift.estimate.low):
             few += f", and {count} are too few for any interval of this confidence"
     elif paired.base.rescoring is not None and count is not None and count < FEWEST_FOR_T:

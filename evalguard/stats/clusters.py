@@ -78,6 +78,14 @@ def cluster_sums(values: Array, weights: Array | None, labels: Sequence[str]) ->
     return ClusterSums(values=_sums(values[order], cuts), weights=_sums(counted[order], cuts))
 
 
+def compared_units(paired: PairedScores) -> tuple[Array, Array | None]:
+    """Differences and weights of the documents, or of whole clusters of them."""
+    if not paired.clusters:
+        return paired.d, paired.base.weights
+    sums = cluster_sums(paired.d, paired.base.weights, paired.clusters)
+    return sums.values, sums.weights
+
+
 def cluster_stderr(sums: ClusterSums) -> float:
     """The cluster-robust standard error of sum d / n, or of sum d / sum w; G >= 2.
 

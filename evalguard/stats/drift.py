@@ -38,7 +38,13 @@ from evalguard.core.pairing import PairedScores
 from evalguard.core.verdict import SigmaScale
 from evalguard.stats.binary import flip_estimate
 from evalguard.stats.bootstrap import paired_bootstrap
-from evalguard.stats.clusters import FEWEST_FOR_T, cluster_stderr, cluster_sums, sign_flip_estimate
+from evalguard.stats.clusters import (
+    FEWEST_FOR_T,
+    cluster_stderr,
+    cluster_sums,
+    compared_units,
+    sign_flip_estimate,
+)
 from evalguard.stats.estimate import (
     Estimate,
     fair_coin_upper_tail,
@@ -69,7 +75,8 @@ class Drift:
             where there is nothing to correct. It decides nothing.
         documents: independent ones, of 0/1 metrics; else 0.
         undefined: share of a bootstrap's resamples for which the metric has no number.
-        planned_scatter: see ``scatter.planned_scatter``; 1 of 0/1 metrics, whose flips tell.
+        planned_scatter: see ``scatter.planned_scatter``; 1 of independent 0/1 documents, whose
+            flips tell.
     """
 
     base: Moments
@@ -155,16 +162,13 @@ def estimate_drift(paired: PairedScores, *, confidence: float) -> Drift:
     The scores must be finite, of at least two documents, and the weights (where the aggregation
     has any) must not sum to 0.
     """
-    if is_binary(paired):
-        return _binary_drift(paired, confidence)
-    drift = _ESTIMATORS[paired.base.aggregation](paired, confidence)
-    weights = paired.base.weights
-    if paired.base.rescoring is not None:
+    estimate = _binary_drift if is_binary(paired) else _ESTIMATORS[paired.base.aggregation]
+    drift = estimate(paired, confidence)
+    if drift.documents or paired.base.rescoring is not None:
         return drift
-    residuals = None
-    if not paired.clusters:
-        point = moments(paired.d, weights).point
-        residuals = paired.d - point * (1.0 if weights is None else weights)
+    values, weights = compared_units(paired)
+    point = moments(values, weights).point
+    residuals = values - point * (1.0 if weights is None else weights)
     return replace(drift, planned_scatter=planned_scatter(drift.estimate, residuals))
 
 

@@ -90,7 +90,8 @@ class Estimate:
         interval_method: name of the method behind ``low`` and ``high``.
         differing: units (documents or clusters) whose difference is not 0, where the signs of so
             few decide, or of so many that differ alike; else None.
-        df: degrees of freedom of ``stderr``, of a t estimate; else None.
+        df: degrees of freedom of ``stderr``, of a t estimate or a bootstrap, which takes Student's
+            quantiles too; else None.
     """
 
     point: float

@@ -101,8 +101,8 @@ def _order(values: Array) -> NDArray[np.intp]:
 
 
 # Of so many documents at most, or of 1% of all, a verdict may be said to rest on them.
-_FEW = 3
-_SHARE = 0.01
+FEW_DOCUMENTS = 3
+FEW_SHARE = 0.01
 _NAMED = 4  # in the sentence
 _KEPT = 20  # in the data
 # More findings than these are one line: the first screen has no room for each.
@@ -308,7 +308,7 @@ def _turned(units: _Units, rule: _Rule, scale: SigmaScale, *, fails: bool) -> Fe
     """Whether few documents less, or more, turn the verdict."""
     of_losses = units.skewness > 0.0
     order = np.argsort(-units.residuals if of_losses else units.residuals, kind="stable")
-    every, most = np.arange(units.count), max(_FEW, int(_SHARE * units.count))
+    every, most = np.arange(units.count), max(FEW_DOCUMENTS, int(FEW_SHARE * units.count))
     along = of_losses == fails
     most = min(most, units.count - 2)
 

@@ -265,7 +265,7 @@ def _drift(
         estimate=estimate,
         unit=base.stderr,
         plain=None if estimate is plain else plain,
-        planned_scatter=planned_scatter(estimate, _of_documents(parts)),
+        planned_scatter=planned_scatter(estimate, _of_units(parts)),
     )
     return drift, shared
 
@@ -407,10 +407,13 @@ def _weighted_shares(
     ]
 
 
-def _of_documents(parts: Sequence[TaskContributions]) -> Array | None:
-    """The residuals of all documents; None where they are clustered, or no sum makes the drift."""
-    if not parts or any(part.clusters for part in parts):
+def _of_units(parts: Sequence[TaskContributions]) -> Array | None:
+    """The residuals of all documents, or clusters of them; None where no sum makes the drift."""
+    if not parts:
         return None
+    if any(part.clusters for part in parts):
+        column: Array = flip_units([_whole(parts)]).residuals[:, 0]
+        return column
     return np.concatenate([part.residuals for part in parts])
 
 

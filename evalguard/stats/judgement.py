@@ -206,7 +206,7 @@ def explain_undecided(
     stderr = planned_stderr(drift, size)
     if stderr is None or not (stderr > 0.0 and math.isfinite(stderr) and math.isfinite(size)):
         return Undecided(kind=kind)
-    detectable = _failing_drift(drift, size, n, level / max(metrics, 1))
+    detectable = _failing_drift(drift, size, level / max(metrics, 1))
     sigma = None if detectable is None else drift.sigma_of(detectable)
     unit = _fixed_unit(drift, tolerance)
     least = decidable_ratio(level, metrics) * stderr * math.sqrt(n / max(n_total, n))
@@ -247,11 +247,12 @@ def planned_stderr(drift: Drift, size: float) -> float | None:
     return drift.estimate.stderr * drift.planned_scatter
 
 
-def _failing_drift(drift: Drift, size: float, n: int, level: float) -> float | None:
+def _failing_drift(drift: Drift, size: float, level: float) -> float | None:
     """The smallest true drift that fails such a run in 80% of cases: above the margin, and real.
 
-    None where the documents are too few, or too skewed, for a number that holds: of those a plan
-    says what it takes, which errs to the safe side, and this would err to the other.
+    None where the documents, or the clusters that count in their place, are too few or too skewed
+    for a number that holds: of those a plan says what it takes, which errs to the safe side, and
+    this would err to the other.
     """
     stderr = drift.estimate.stderr
     if drift.flips is not None and drift.documents:
@@ -259,10 +260,12 @@ def _failing_drift(drift: Drift, size: float, n: int, level: float) -> float | N
         if sum(drift.flips) <= _MOST_COUNTED:
             return failing_flip_drift(churn, drift.documents, margin=size, alpha=level, power=POWER)
         stderr = math.sqrt(churn / drift.documents)
-    elif drift.planned_scatter != 1.0 or n < FEWEST_FOR_T:
-        return None
     else:
-        stderr *= scatter_factors(n, kurtosis=NORMAL_KURTOSIS, confidence=_SURE)[1]
+        df = drift.estimate.df  # none where the signs of few clusters decide
+        if drift.planned_scatter != 1.0 or df is None or df + 1.0 < FEWEST_FOR_T:
+            return None
+        units = 1 + math.floor(df)
+        stderr *= scatter_factors(units, kurtosis=NORMAL_KURTOSIS, confidence=_SURE)[1]
     quantile = drift.estimate.quantile
     return max(size, quantile(1.0 - level) * stderr) + quantile(POWER) * stderr
 

@@ -83,7 +83,8 @@ def planned_scatter(estimate: Estimate, residuals: NDArray[np.float64] | None) -
     ``benchmarks/planned_power.py``.
 
     Args:
-        residuals: of the documents about their drift, shape (n,); None where they are unknown.
+        residuals: of the units, documents or clusters of them, about their drift, shape (n,); None
+            where they are unknown.
 
     Returns:
         None where so few documents carry the scatter that nothing can be planned from it.

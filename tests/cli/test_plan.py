@@ -88,6 +88,21 @@ def test_finished_lm_eval_runs_are_a_pilot_of_all_their_documents(
     assert "tokens" not in ran.out
 
 
+def test_finished_lm_eval_runs_are_planned_by_their_clusters(
+    run: Any, world: Any, lm_eval_runs: tuple[Path, Path]
+) -> None:
+    base, other = lm_eval_runs
+    alone, clustered = (
+        run("plan", "--base", base, "--cand", other, "--json", *words)
+        for words in ((), ("--config", world.saying(more="clusters: {sw_word: last}")))
+    )
+    assert clustered.code == 0, clustered.err
+    assert "as independent" not in clustered.out
+    metrics = [ran.document["metrics"][0] for ran in (alone, clustered)]
+    assert metrics[0]["scatter_ratio"] != metrics[1]["scatter_ratio"]
+    assert metrics[1]["needed_to_detect"] > metrics[1]["pilot_n"]
+
+
 def test_beside_a_finished_run_only_the_model_scores_the_pilot(
     run: Any, world: Any, lm_eval_runs: tuple[Path, Path]
 ) -> None:

@@ -1,14 +1,23 @@
-"""Pages of results say with which version they were made; the documentation shows their figures."""
+"""Pages of results say with which version they were made; the documentation shows their figures.
+
+And the limits that the code keeps to.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 import evalguard
+from evalguard.stats import clusters, dependence, scatter
+from evalguard.stats.binary import mcnemar_mid_p
+from evalguard.stats.few_documents import FEW_DOCUMENTS, FEW_SHARE
+from evalguard.stats.power import fewest_signs
+from evalguard.stats.scatter import carried_by_few
+from evalguard.stats.sign_flip import ENOUGH_UNITS
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
@@ -122,6 +131,19 @@ def between(cells: Iterable[Sequence[str]], digits: int = 0) -> str:
     return f"{min(values):.{digits}f}% to {max(values):.{digits}f}%"
 
 
+# The gate's promise: 2.5% within a fifth, where documents are no more skewed than these.
+PROMISED = ("normal", "t, 3 df", "Laplace", "gamma(4) gains", "exponential gains",
+            "lognormal(1) gains")  # fmt: skip
+AT_MOST = 1.2 * 2.5
+
+
+def fewest_that_hold(of: Mapping[tuple[str, ...], list[list[str]]]) -> int:
+    """The smallest number of documents from which on the gate's promise holds."""
+    sizes = ("10", "30", "50", "200", "1,319", "5,153")
+    broken = [n for n in sizes for name in PROMISED if float(of[name, n][1][0]) > AT_MOST]
+    return int(sizes[sizes.index(broken[-1]) + 1])
+
+
 def sentences_of_pages() -> Iterator[tuple[str, str]]:
     """What the documentation says of several rows of a page."""
     of = rows(RESULTS / "dependence.md", 2)
@@ -150,18 +172,73 @@ def sentences_of_pages() -> Iterator[tuple[str, str]]:
         careful, plain = ([float(row[column][0]) for row in held] for column in (0, 1))
         yield "calibration.md", f"{name} {careful[0]:.0f}%, {careful[1]:.0f}%, {careful[2]:.0f}%"
         yield "calibration.md", f"{plain[0]:.0f}%, {plain[1]:.0f}%, {plain[2]:.0f}%)"
-    clusters = rows(RESULTS / "skewed_gate.md", 2)
+    skewed = rows(RESULTS / "skewed_gate.md", 2)
+    least = fewest_that_hold(skewed)
+    yield "README.md", f"at least {least} differ"
+    yield "gate.md", f"at least {least} documents differ"
+    yield "calibration.md", f"at least {least} documents differ"
+    one, _, many = skewed["lognormal(1) gains", "30"][1]
+    yield "calibration.md", f"of 30 it is {one}%, of 20 metrics {float(many):.0f}%"
+    one, _, many = skewed["noise, 2% gain 5 sd", "50"][1]
+    yield "gate.md", f"it is {float(one):.0f}% (of 20 metrics {float(many):.0f}%)"
+    yield "README.md", f"it is {float(one):.0f}% to {float(many):.0f}%"
+    rare = [float(skewed["1% of the documents gain", n][1][0]) for n in ("50", "200")]
+    yield "gate.md", f"{min(rare):.0f}% to {max(rare):.0f}%"
     for name, gains in {
         "lognormal(1)": "lognormal(1) gains fail in",
         "exponential": "with exponential ones in",
         "lognormal(2)": "with lognormal(2) in",
     }.items():
-        few = [clusters[f"{name} gains", n] for n in ("8", "12", "16")]
+        few = [skewed[f"{name} gains", n] for n in ("8", "12", "16")]
         yield "statistics.md", f"{gains} {between(row[1] for row in few)}"
+
+    planned = rows(RESULTS / "planned_power.md", 2)
+    for name, how in {
+        "normal": "8 to 130 with normal scatter show the *drift seen* in",
+        "lognormal(1) gains": "with lognormal(1) gains in",
+    }.items():
+        seen = [planned[name, count][0] for count in ("8", "12", "20", "30", "60", "130")]
+        yield "plan.md", f"{how} {between(seen)}"
 
 
 @pytest.mark.parametrize(("page", "sentence"), [*sentences_of_pages()])
 def test_sentences_of_the_documentation_have_the_figures_of_the_result_pages(
     page: str, sentence: str
 ) -> None:
-    assert sentence in (DOCS / page).read_text(encoding="utf-8")
+    assert sentence in page_of(page).read_text(encoding="utf-8")
+
+
+def page_of(name: str) -> Path:
+    return (ROOT if name == "README.md" else DOCS) / name
+
+
+def limits_of_code() -> Iterator[tuple[str, str]]:
+    """From how many documents, clusters or flips on something is done, as pages say it."""
+    of_clusters, real = clusters.FEWEST_FOR_T, fewest_signs(0.95)
+    answers = next(lost for lost in range(1, 20) if mcnemar_mid_p(lost, 0) <= 0.025)
+    carriers = next(few for few in range(1, 20) if not carried_by_few(100.0 / few, 100))
+    rests = f"(at most {FEW_DOCUMENTS}, or {FEW_SHARE:.0%})"
+    yield "calibration.md", rests
+    yield "verdict.md", rests
+    yield "calibration.md", f"fewer than {dependence.FEWEST} documents are not looked at"
+    yield "calibration.md", f"{dependence.FEWEST_GROUPS} groups or more"
+    yield "statistics.md", f"of {dependence.FEWEST} documents or more"
+    yield "comparison.md", f"fewer than {ENOUGH_UNITS} documents differ"
+    yield "comparison.md", f"below {of_clusters} passages their signs (below {real} the interval"
+    yield "statistics.md", f"**Fewer than {of_clusters} clusters:**"
+    yield "statistics.md", f"Where fewer than {ENOUGH_UNITS} units"
+    yield "statistics.md", f"fewer than {real} differences"
+    least = scatter.FEWEST_FOR_T
+    yield "statistics.md", f"not said of fewer than {least} documents, or of {least} clusters"
+    yield "verdict.md", f"Fewer than {real} documents that differ ({answers} answers)"
+    yield "plan.md", f"where fewer than {WORDS[carriers]} documents carry the scatter"
+
+
+WORDS = {3: "three", 4: "four", 5: "five", 6: "six"}
+
+
+@pytest.mark.parametrize(("page", "sentence"), [*limits_of_code()])
+def test_limits_that_the_documentation_names_are_those_of_the_code(
+    page: str, sentence: str
+) -> None:
+    assert sentence in page_of(page).read_text(encoding="utf-8")

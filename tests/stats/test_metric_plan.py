@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from paired_tables import paired, score_table
+from scipy import stats as scipy_stats
 from scipy.stats import beta
 
 from evalguard.core.pairing import pair
@@ -137,6 +138,24 @@ def test_planned_documents_detect_the_margin_with_the_planned_power():
         candidate = base - rng.normal(drift, scatter, size=needed)
         seen += compare_scores(paired(base, candidate)).significant
     assert seen / 400 == pytest.approx(0.8, abs=3 * math.sqrt(0.16 / 400))
+
+
+def test_documents_in_clusters_are_planned_by_how_many_clusters_there_are():
+    members = np.repeat(np.arange(40), 5)
+    shared = rng.normal(0.0, 0.1, 40)[members]
+    pilot, stored = pilots(
+        paired(BASE, BASE + shared, clusters=tuple(map(str, members)), cluster_field="passage")
+    )
+    alone, _ = pilots(paired(BASE, BASE + shared))
+    assert pilot.ratio == pytest.approx(stored.ratio, rel=1e-12)
+    assert pilot.ratio == pytest.approx(math.sqrt(5.0) * alone.ratio, rel=0.02)
+    quantiles = scipy_stats.t.ppf(0.975, 19) + scipy_stats.t.ppf(0.8, 19)
+    for one in (pilot, stored):
+        plan = plan_metric(one, n=100, **AIM)  # 20 clusters
+        assert plan.detectable_sigma == pytest.approx(quantiles * one.ratio, rel=1e-12)
+        assert plan_metric(one, n=100, **{**AIM, "margin": 50.0}).needed_to_detect == 30 * 5
+    spread = [math.log(one.ratio_range[1] / one.ratio_range[0]) for one in (stored, alone)]
+    assert spread[0] > 1.3 * spread[1]
 
 
 def test_ranges_hold_the_estimate_and_shrink_with_the_pilot():

@@ -296,6 +296,36 @@ def test_of_skewed_or_few_documents_no_drift_is_said_to_fail() -> None:
         assert found.detectable_sigma is None
 
 
+def in_clusters(rng: np.random.Generator, count: int, *, drift: float = 0.0) -> PairedScores:
+    """Clusters of ten documents that drift alike, but for a little noise."""
+    members = np.repeat(np.arange(count), 10)
+    base = rng.normal(0.0, 3.0, members.size)
+    d = rng.normal(0.0, 1.0, count)[members] + rng.normal(drift, 0.5, members.size)
+    labels = tuple(members.astype(str).tolist())
+    return paired(base, base - d, clusters=labels, cluster_field="passage")
+
+
+@pytest.mark.parametrize("count", [8, 12, 20, 29])
+def test_of_fewer_than_30_clusters_no_drift_is_said_to_fail_however_many_documents(
+    count: int,
+) -> None:
+    rng, gate = np.random.default_rng(count), Gate(margin=Margin(0.5))
+    lacking = [judge(in_clusters(rng, count), gate).undecided for _ in range(5)]
+    assert any(lacking)
+    assert [one for one in lacking if one and one.detectable_sigma is not None] == []
+
+
+def test_the_drift_said_of_clusters_fails_four_of_five_runs_of_as_many_clusters() -> None:
+    rng, gate, fails = np.random.default_rng(12), Gate(margin=Margin(0.5)), []
+    while len(fails) < 300:
+        said = judge(in_clusters(rng, 40), gate).undecided
+        if said is None or said.detectable_change is None:
+            continue
+        again = judge(in_clusters(rng, 40, drift=said.detectable_change), gate)
+        fails.append(again.outcome == "regressed")
+    assert 0.8 - 0.06 <= np.mean(fails) <= 0.9
+
+
 def test_an_adjusted_interval_is_that_of_t_at_the_level_that_holm_asks_for() -> None:
     rng = np.random.default_rng(7)
     base, d = rng.normal(size=40), rng.normal(size=40)
