@@ -1,6 +1,6 @@
 """How often each policy of docs/gate.md fails an unchanged candidate, on the demo's documents.
 
-    python -m benchmarks.gate_policies
+    python -m benchmarks.gate_policies --output benchmarks/results/gate_policies.md
 
 Scores the demo's model and its port once. An unchanged candidate that scatters as the port does is
 made of their scores by tossing a coin for each document: heads, and the two models exchange their
@@ -108,7 +108,13 @@ def report(repetitions: int) -> Iterator[str]:
             said = state(gate, unchanged)
             failed[name] += said == "regressed"
             undecided[name] += said == "undecided"
-    yield f"{repetitions:,} unchanged candidates, seed {SEED}\n"
+    yield "# The policies of other tools\n"
+    yield "`python -m benchmarks.gate_policies --output benchmarks/results/gate_policies.md`\n"
+    yield (
+        f"{repetitions:,} unchanged candidates, seed {SEED}: the demo's documents, with the scores "
+        "of its model and of its port exchanged in half of them, drawn anew for each. *Gated*: "
+        "metrics. *The port*: what the gate says of it.\n"
+    )
     yield "| policy | gated | fails unchanged | undecided | the port |\n|---|---|---|---|---|"
     for name, gate in gates.items():
         gated = sum(gate.covers(*paired.base.key) for paired in metrics)

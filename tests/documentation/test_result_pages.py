@@ -6,7 +6,7 @@ And the limits that the code keeps to.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,10 +41,19 @@ def test_figures_are_of_this_version_or_known_to_be_of_an_earlier_one() -> None:
     assert {name for name, versions in made.items() if this not in versions} == EARLIER
 
 
-def rows(page: Path, labels: int) -> dict[tuple[str, ...], list[list[str]]]:
-    """The figures of every cell of a page's tables, by its first cells; the first row of a name."""
-    found: dict[tuple[str, ...], list[list[str]]] = {}
-    for line in page.read_text(encoding="utf-8").splitlines():
+Rows = dict[tuple[str, ...], list[list[str]]]
+
+
+def rows(page: Path, labels: int, under: str = "") -> Rows:
+    """The figures of every cell of a page's tables, by its first cells; the first row of a name.
+
+    Of the whole page, or of what stands under one of its headings.
+    """
+    found: Rows = {}
+    text = page.read_text(encoding="utf-8")
+    if under:
+        text = text.partition(f"\n## {under}")[2].partition("\n## ")[0]
+    for line in text.splitlines():
         if line.startswith("| "):
             cells = [cell.strip() for cell in ERROR.sub("", line).strip("|").split("|")]
             found.setdefault(tuple(cells[:labels]), [FIGURE.findall(c) for c in cells[labels:]])
@@ -137,7 +146,7 @@ PROMISED = ("normal", "t, 3 df", "Laplace", "gamma(4) gains", "exponential gains
 AT_MOST = 1.2 * 2.5
 
 
-def fewest_that_hold(of: Mapping[tuple[str, ...], list[list[str]]]) -> int:
+def fewest_that_hold(of: Rows) -> int:
     """The smallest number of documents from which on the gate's promise holds."""
     sizes = ("10", "30", "50", "200", "1,319", "5,153")
     broken = [n for n in sizes for name in PROMISED if float(of[name, n][1][0]) > AT_MOST]
@@ -199,6 +208,52 @@ def sentences_of_pages() -> Iterator[tuple[str, str]]:
     }.items():
         seen = [planned[name, count][0] for count in ("8", "12", "20", "30", "60", "130")]
         yield "plan.md", f"{how} {between(seen)}"
+    asked = rows(RESULTS / "planned_power.md", 4, "Answers: documents that decide")
+    unlucky = asked.pop(("1 of 300 flip", "1.00%", "1%", "1"))[1]
+    del asked["1 of 300 flip", "1.00%", "1%", "7"]
+    decided = min(float(cells[1][0]) for cells in list(asked.values())[1:] if cells[1])
+    yield "plan.md", f"{decided:.0f}% of runs or more are decided"
+    yield "plan.md", f"where 1 of 300 flipped and 1% do, {unlucky[0]}% are decided"
+    answers = rows(RESULTS / "planned_power.md", 3, "Answers: the drift that is seen")
+    others = rows(RESULTS / "planned_power.md", 2, "Other documents")
+    del others["differences", "documents"]
+    tail = others.pop(("lognormal(1.5) gains", "64"))[0][0]
+    shown = [cells[0] for cells in [*answers.values(), *others.values()] if cells[0][:1]]
+    yield "plan.md", f"{between(shown)} show the *drift seen*"
+    yield "plan.md", f"but for tails as long as lognormal(1.5), {tail}%"
+    (held,) = others["noise, 2% gain 5 sd", "50"][2]
+    yield "statistics.md", f"it holds in {held}%"
+    said = rows(RESULTS / "skewed_gate.md", 3, "What is said to rest on few documents")
+    (share, of) = said["95% identical, lognormal(1) gains", "200", "none"][0]
+    yield "calibration.md", f"beside {round(float(share) * float(of) / 100.0)} of {of} unchanged"
+    unseen = ("1% of the documents gain", "noise, 0.5% gain 15 sd", "noise, 2% gain 5 sd")
+    few = [said[name, "50", "none"][0] for name in unseen]
+    assert {share for share, _ in few} == {"0"}
+    yield "calibration.md", f"(0 of {few[0][1]}, of {few[1][1]}, of {few[2][1]})"
+    powers = rows(RESULTS / "skewed_gate.md", 2, "A drift is seen")
+    (by_t, now, oracle) = [cell[0] for cell in powers["lognormal(1) gains", "50"]]
+    yield "calibration.md", f"it finds {now}% where a test that knew them would find {oracle}%"
+    (by_t, now, _) = [cell[0] for cell in powers["t, 3 df", "50"]]
+    yield "calibration.md", f"long tails ({by_t}% to {now}%)"
+    yield from sentences_of_kl()
+
+
+def sentences_of_kl() -> Iterator[tuple[str, str]]:
+    """How often the upper end of a mean KL is too low."""
+    few, middle, many = (
+        rows(RESULTS / "kl_interval.md", 1, f"{n} documents") for n in (50, 200, 1319)
+    )
+    longest = ("lognormal, spread 2.5",)
+    usual = [key for key in few if key[0] != "KL of a document" and key != longest
+             and "documents broken" not in key[0]]  # fmt: skip
+    low = [float(of[key][0][0]) for of in (middle, many) for key in usual]
+    yield "distributions.md", f"too low in {min(low):.0f}% to {max(low):.1f}% of samples of 200"
+    low = [float(few[key][0][0]) for key in usual]
+    yield "distributions.md", f"of 50 in {min(low):.0f}% to {max(low):.0f}%; of KL"
+    at_worst = (f"{float(of[longest][0][0]):.0f}% of" for of in (few, middle))
+    yield "distributions.md", f"as lognormal(2.5) in {' samples of 50 and '.join(at_worst)} 200"
+    yield "distributions.md", f"of 50 documents {0.98**50:.0%} hold none of the 2% that are broken"
+    yield "distributions.md", f"of 200 {0.99**200:.0%} none of 1%"
 
 
 @pytest.mark.parametrize(("page", "sentence"), [*sentences_of_pages()])

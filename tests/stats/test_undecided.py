@@ -323,7 +323,7 @@ def test_the_drift_said_of_clusters_fails_four_of_five_runs_of_as_many_clusters(
             continue
         again = judge(in_clusters(rng, 40, drift=said.detectable_change), gate)
         fails.append(again.outcome == "regressed")
-    assert 0.8 - 0.06 <= np.mean(fails) <= 0.9
+    assert 0.8 - 0.06 <= np.mean(fails) <= 0.95
 
 
 def test_an_adjusted_interval_is_that_of_t_at_the_level_that_holm_asks_for() -> None:
