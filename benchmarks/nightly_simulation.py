@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import evalguard
+from benchmarks.output import deliver
 from evalguard.nights.history_questions import HistorySelection, find_trends
 
 TASK, METRIC = "evalguard_rolling", "byte_perplexity"
@@ -189,7 +190,7 @@ def main() -> None:
         assert np.all(np.diff(sigmas) > 0.0), "sigma must grow with the distance"
         series = planned(given.nights, given.pairs, sigmas)
         history = simulate(Path(folder) / "nights", given.nights, series)
-        given.out.write_text(report(given.nights, series, history))
+        deliver([report(given.nights, series, history).rstrip()], given.out)
     print(f"wrote {given.out}")
 
 

@@ -135,6 +135,24 @@ def test_tables_of_the_documentation_are_those_of_the_result_pages(
         assert abs(float(figure.replace(",", "")) - of_page) <= 0.5001 * 10.0 ** -decimals(figure)
 
 
+def policies(page: Path, fails: int) -> Iterator[tuple[str, float, str]]:
+    """Of the table of policies each one's name, its share of false alarms, and the last cell."""
+    for line in page.read_text(encoding="utf-8").partition("| policy |")[2].splitlines()[2:]:
+        if not line.startswith("| "):
+            return
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        yield cells[0].partition(",")[0], float(FIGURE.findall(cells[fails])[0]), cells[-1]
+
+
+def test_the_table_of_policies_is_that_of_its_result_page() -> None:
+    shown, measured = policies(DOCS / "gate.md", 3), policies(RESULTS / "gate_policies.md", 2)
+    pairs = [*zip(shown, measured, strict=True)]
+    assert len(pairs) == 6
+    for (name, fails, port), (of, exact, said) in pairs:
+        assert (name, port) == (of, said)
+        assert abs(fails - exact) <= (0.5 if fails >= 10.0 else 0.05) + 1e-9
+
+
 def between(cells: Iterable[Sequence[str]], digits: int = 0) -> str:
     values = [float(figure) for (figure,) in cells]
     return f"{min(values):.{digits}f}% to {max(values):.{digits}f}%"
