@@ -103,7 +103,7 @@ FORMS: Mapping[str, Form] = {
         names={"n": "pilot_n", "problem": "reason"},
         leave_out=(
             "confidence", "base_stderr", "base_scatter", "ratio", "ratio_range", "is_share",
-            "in_points", "answers",
+            "in_points", "answers", "per_unit",
         ),
         add=_added("scatter_ratio", "scatter_ratio_range"),
     ),

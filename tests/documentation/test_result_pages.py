@@ -199,6 +199,30 @@ def sentences_of_pages() -> Iterator[tuple[str, str]]:
         careful, plain = ([float(row[column][0]) for row in held] for column in (0, 1))
         yield "calibration.md", f"{name} {careful[0]:.0f}%, {careful[1]:.0f}%, {careful[2]:.0f}%"
         yield "calibration.md", f"{plain[0]:.0f}%, {plain[1]:.0f}%, {plain[2]:.0f}%)"
+    held = {
+        name: [float(cells[0][0]) for cells in rows(RESULTS / "calibration.md", 3, name).values()
+               if cells[0]]
+        for name in ("groups", "unit")
+    }  # fmt: skip
+    texts = rows(RESULTS / "calibration.md", 3, "weighted_perplexity")
+    usual = [
+        *(rows(RESULTS / "calibration.md", 3, "perplexity").items()),
+        *(rows(RESULTS / "calibration.md", 3, "bits_per_byte").items()),
+        *texts.items(),
+    ]
+    like = ("normal", "heavy tails (t, 3 df)", "texts of 5 to 120 words")
+    ends = between(cells[0][:1] for (name, *_), cells in usual if name in like)
+    yield (
+        "calibration.md",
+        f"| perplexities, texts of 5 to 120 words; the same differences | {ends}",
+    )
+    low, high = min(held["groups"]), max(held["groups"])
+    yield "calibration.md", f"| aggregates of eight subtasks | {low:.0f}% to {high:.0f}%"
+    ends = between(cells[0][:1] for (name, *_), cells in texts.items() if "unequal" in name)
+    yield "calibration.md", f"Very unequal texts {ends}"
+    *one, _, middle, many = held["unit"]
+    yield "calibration.md", f"held it in {middle:.0f}% at 200 documents, {many:.0f}% at 2,000"
+    yield "calibration.md", f"(of sigma 1 in {one[1]:.0f}%, {one[2]:.0f}%)"
     skewed = rows(RESULTS / "skewed_gate.md", 2)
     least = fewest_that_hold(skewed)
     yield "README.md", f"at least {least} differ"
