@@ -220,6 +220,10 @@ def sentences_of_pages() -> Iterator[tuple[str, str]]:
     yield "calibration.md", f"| aggregates of eight subtasks | {low:.0f}% to {high:.0f}%"
     ends = between(cells[0][:1] for (name, *_), cells in texts.items() if "unequal" in name)
     yield "calibration.md", f"Very unequal texts {ends}"
+    flips = rows(RESULTS / "calibration.md", 3, "0-1")
+    ends = between(cells[0][:1] for (name, n, drift), cells in flips.items()
+                   if name.endswith(", 0.5% flips") and (n, drift) == ("200", "yes"))  # fmt: skip
+    yield "calibration.md", f"| 0/1 with one flip in 200 documents | {ends}"
     *one, _, middle, many = held["unit"]
     yield "calibration.md", f"held it in {middle:.0f}% at 200 documents, {many:.0f}% at 2,000"
     yield "calibration.md", f"(of sigma 1 in {one[1]:.0f}%, {one[2]:.0f}%)"
