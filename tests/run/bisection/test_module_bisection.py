@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,63 @@ def test_a_damaged_matrix_is_named_and_a_trace_of_the_two_is_read_first(
     _, found = bisected(place, guard, "layers")
     assert guilty(found) == [["model.layers.1"], ["model.layers.1.mlp"], [damaged]]
     assert f"what the trace in {trace} suspects was measured first" in found.notes
+
+
+Weights = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def scattered(tmp_path_factory: pytest.TempPathFactory) -> Sampled:
+    """A model whose norms' weights scatter, so that folding them moves every number."""
+    return sampled("granite", tmp_path_factory.mktemp("granite"), documents=160, seed=11)
+
+
+def scale_values(weights: Weights) -> None:
+    """Numbers of two, so that no score moves by a bit."""
+    for name, one in weights.items():
+        by = {"v_proj": 4.0, "o_proj": 0.25}.get(name.split(".")[-2], 1.0)
+        weights[name] = by * one
+
+
+def fold_norms(weights: Weights) -> None:
+    for name in [one for one in weights if one.endswith("input_layernorm.weight")]:
+        for reader in ("q_proj", "k_proj", "v_proj"):
+            weights[name.replace("input_layernorm", f"self_attn.{reader}")] *= weights[name]
+        weights[name] = torch.ones_like(weights[name])
+
+
+def laid_out(place: Sampled, folder: Path, *changes: Callable[[Weights], None]) -> Path:
+    """A guard file with a port whose weights were changed."""
+    guard = ported(place, folder)
+    weights = load_file(place.model / "model.safetensors")
+    for change in changes:
+        change(weights)
+    save_file(weights, folder / "port" / "model.safetensors", metadata={"format": "pt"})
+    return guard
+
+
+@pytest.mark.parametrize("change", [scale_values, fold_norms])
+def test_what_cancels_in_every_layer_has_no_culprit(
+    change: Callable[[Weights], None], scattered: Sampled, tmp_path: Path
+) -> None:
+    result, found = bisected(scattered, laid_out(scattered, tmp_path, change), "layers")
+    assert result.exit_code == 0
+    assert guilty(found) == [[]]
+    assert found.status == "not_reproduced"
+    assert found.repaired is None
+    assert found.fix == ""
+
+
+def test_beside_what_cancels_the_fault_of_another_layer_alone_is_named(
+    scattered: Sampled, tmp_path: Path
+) -> None:
+    def damage(weights: Weights) -> None:
+        up = weights["model.layers.1.mlp.up_proj.weight"]
+        up += 0.8 * up.std() * torch.randn(up.shape, generator=torch.Generator().manual_seed(5))
+
+    guard = laid_out(scattered, tmp_path, scale_values, fold_norms, damage)
+    _, found = bisected(scattered, guard, "layers")
+    assert found.status == "minimal"
+    assert guilty(found) == [["model.layers.1"], ["model.layers.1.mlp"]]
+    assert found.repaired is not None
+    assert found.repaired.passed
