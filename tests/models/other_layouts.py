@@ -24,6 +24,7 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
          "attention_multiplier": 0.4},
     ),
     "mixtral": ("mixtral", {**_SIZES, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "gpt_oss": ("gpt_oss", {**_SIZES, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "gpt2": (
         "gpt2",
         {"vocab_size": 64, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 48,
@@ -33,6 +34,7 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "opt",
         {**_SIZES, "ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.2},
     ),
+    "qwen3": ("qwen3", _SIZES),
     "gpt_neox": ("gpt_neox", {**_SIZES, "rotary_pct": 0.25}),
     "deepseek_v3": (
         "deepseek_v3",
@@ -61,8 +63,13 @@ def make(name: str, **changes: Any) -> Any:
 
 def layer_of(model: Any, number: int) -> Any:
     """The layer of a model, by its number."""
-    body = model.base_model
-    return (body.h if hasattr(body, "h") else body.layers)[number]
+    return layers_of(model)[number]
+
+
+def layers_of(model: Any) -> Any:
+    """All of them."""
+    body = getattr(model.base_model, "decoder", model.base_model)
+    return body.h if hasattr(body, "h") else body.layers
 
 
 def _times(by: float, *parameters: torch.Tensor) -> None:
@@ -193,6 +200,14 @@ def interleave_rotary(layer: Any) -> None:
     attention.config.rope_interleave = True
 
 
+def interleave_everywhere(model: Any) -> None:
+    """In all layers, as one switch of the configuration says."""
+    for layer in model.model.layers:
+        interleave_rotary(layer)
+        layer.self_attn.config = model.config
+    model.config.rope_interleave = True
+
+
 def _draw(size: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(size)
     return torch.linalg.qr(torch.randn(size, size, generator=generator).double())[0].float()
@@ -243,6 +258,51 @@ def turn_residual(model: Any, *, rotate: bool = True) -> None:
             folded = reader.weight * norm.weight if rotate else reader.weight
             reader.weight.copy_(folded @ turn.T)
         norm.weight.copy_(torch.ones(32) if rotate else turn @ norm.weight)
+
+
+def fold_attention_scale(layer: Any, *, in_keys: bool = False) -> None:
+    """Into the queries, or with keys a square root into each."""
+    attention = layer.self_attn
+    by = attention.scaling ** (0.5 if in_keys else 1.0)
+    _times(by, attention.q_proj.weight, *([attention.k_proj.weight] if in_keys else []))
+    attention.scaling = 1.0
+
+
+def scale_rotary_pairs(layer: Any, undone: float = 1.0) -> None:
+    """Each pair of rows that is rotated together by a factor of its own, in queries and in keys."""
+    attention = layer.self_attn
+    factors = torch.stack([torch.linspace(*ends, 4).repeat(2) for ends in ((0.6, 1.8), (1.5, 0.7))])
+    attention.k_proj.weight.div_(undone * factors.reshape(-1, 1))
+    attention.q_proj.weight.mul_(factors.repeat_interleave(2, 0).reshape(-1, 1))
+
+
+def scale_norms(layer: Any) -> None:
+    """Of queries and keys, against each other."""
+    _times(1.7, layer.self_attn.q_norm.weight)
+    _times(1 / 1.7, layer.self_attn.k_norm.weight)
+
+
+def fold_value_biases(layer: Any, share: float = 1.0) -> None:
+    """Into the bias of the output, which shares of attention that sum up to 1 make of it."""
+    if hasattr(layer, "attn"):
+        reader, bias = layer.attn.c_proj, layer.attn.c_attn.bias[64:]
+        reader.bias += share * bias @ reader.weight
+    else:
+        reader, bias = layer.self_attn.out_proj, layer.self_attn.v_proj.bias
+        reader.bias += share * reader.weight @ bias
+    bias.zero_()
+
+
+def fold_latent_norm(layer: Any) -> None:
+    attention = layer.self_attn
+    attention.kv_b_proj.weight *= attention.kv_a_layernorm.weight
+    attention.kv_a_layernorm.weight.fill_(1.0)
+
+
+def fold_router_scale(layer: Any) -> None:
+    if hasattr(layer.mlp, "experts"):
+        _times(layer.mlp.gate.routed_scaling_factor, layer.mlp.experts.down_proj)
+        layer.mlp.gate.routed_scaling_factor = 1.0
 
 
 EVERYWHERE: Mapping[str, Callable[[Any], None]] = {

@@ -11,12 +11,21 @@ import torch
 from other_layouts import (
     LAYOUTS,
     fold_and_rotate,
+    fold_attention_scale,
+    fold_latent_norm,
+    fold_norm,
+    fold_router_scale,
+    fold_value_biases,
+    interleave_everywhere,
     layer_of,
+    layers_of,
     make,
     reorder_experts,
     reorder_heads,
     reorder_queries,
     roll_rows,
+    scale_norms,
+    scale_rotary_pairs,
     scale_values,
     turn_residual,
 )
@@ -170,6 +179,114 @@ def test_a_layout_that_16_bits_rounded_anew_is_no_suspect(layout: str) -> None:
     assert suspects(found) == []
     assert len(found.other_layouts) >= 12
     assert all(one.cancels_at for one in found.other_layouts)
+
+
+def fold_logits_scale(model: Any) -> None:
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight / model.config.logits_scaling)
+    model.config.logits_scaling = 1.0
+
+
+def fold_embedding_scale(model: Any) -> None:
+    model.model.embed_tokens.weight.mul_(32**0.5)
+    model.model.embed_tokens.embed_scale = torch.tensor(1.0)
+
+
+def in_all_layers(change: Callable[[Any], None]) -> Callable[[Any], None]:
+    def of_all(model: Any) -> None:
+        for layer in layers_of(model):
+            change(layer)
+
+    return of_all
+
+
+# What porters fold: the architecture, and what makes the port.
+CONVENTIONS: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "rotary pairs": ("llama", in_all_layers(scale_rotary_pairs)),
+    "value biases": ("opt", in_all_layers(fold_value_biases)),
+    "fused value biases": ("gpt2", in_all_layers(fold_value_biases)),
+    "attention scale": ("llama", in_all_layers(fold_attention_scale)),
+    "its root in each": ("llama", in_all_layers(partial(fold_attention_scale, in_keys=True))),
+    "norms of queries and keys": ("qwen3", in_all_layers(scale_norms)),
+    "norms that add 1": ("gemma", in_all_layers(fold_norm)),
+    "latent norm": ("deepseek_v3", in_all_layers(fold_latent_norm)),
+    "router scale": ("deepseek_v3", in_all_layers(fold_router_scale)),
+    "logits scale": ("granite", fold_logits_scale),
+    "embedding scale": ("gemma", fold_embedding_scale),
+}
+_QUICK = ("rotary pairs", "value biases")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=() if one in _QUICK else pytest.mark.slow) for one in CONVENTIONS],
+)
+def test_a_convention_that_was_folded_and_rounded_to_16_bits_is_no_suspect(name: str) -> None:
+    kind, change = CONVENTIONS[name]
+    base = make(kind, num_hidden_layers=2, tie_word_embeddings=False)
+    found = trace_models(base, in_bfloat16(changed(base, change)), DOCUMENTS[:1])
+    assert suspects(found) == []
+    assert len(found.other_layouts) >= 1
+
+
+# A fault in such a layer, and the modules of which it is one.
+NOT_UNDONE: dict[str, tuple[str, Callable[[Any], object], set[str]]] = {
+    "rotary pairs": (
+        "llama", partial(scale_rotary_pairs, undone=0.99), {"self_attn.q_proj"},
+    ),
+    "by less than a rounding": (
+        "llama", partial(scale_rotary_pairs, undone=0.9975),
+        {"self_attn.q_proj", "self_attn.k_proj"},
+    ),
+    "value biases": ("opt", partial(fold_value_biases, share=0.9), {"self_attn.out_proj"}),
+    "beside": (
+        "llama", lambda layer: (scale_rotary_pairs(layer), roll_rows(layer)), {"mlp.up_proj"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOT_UNDONE)
+def test_a_folded_convention_that_is_not_quite_undone_is_a_fault(name: str) -> None:
+    kind, fault, guilty = NOT_UNDONE[name]
+    base = make(kind, num_hidden_layers=2)
+    candidate = in_bfloat16(changed(base, lambda model: fault(layer_of(model, 1))))
+    named = suspects(trace_models(base, candidate, DOCUMENTS[:1]))
+    assert {one.rpartition("layers.1.")[2] for one in named} == guilty
+
+
+@pytest.mark.parametrize("place", ["o_proj", pytest.param("q_proj", marks=pytest.mark.slow)])
+def test_a_fault_beside_rotary_rows_and_the_switch_that_says_their_order_is_the_only_suspect(
+    place: str,
+) -> None:
+    base = make("deepseek_v3", num_hidden_layers=2)
+
+    def change(model: Any) -> None:
+        interleave_everywhere(model)
+        layer_of(model, 1).self_attn.get_submodule(place).weight[3] = 0.0
+
+    candidate = in_bfloat16(changed(base, change))
+    found = trace_models(base, candidate, DOCUMENTS[:1])
+    assert suspects(found) == [f"model.layers.1.self_attn.{place}"]
+    moved = {f"model.layers.{one}.self_attn.{of}" for one in (0, 1) for of in _ROTATED}
+    assert {one.module for one in found.other_layouts} == moved - {*suspects(found)}
+
+
+_ROTATED = ("q_proj", "kv_a_proj_with_mqa")
+
+
+@pytest.mark.slow
+def test_rotary_rows_whose_switch_says_another_order_are_suspects() -> None:
+    base = make("deepseek_v3", num_hidden_layers=2)
+
+    def change(model: Any) -> None:
+        interleave_everywhere(model)
+        model.config.rope_interleave = False
+        model.config.use_cache = not model.config.use_cache  # another one, that says nothing of it
+
+    found = trace_models(base, changed(base, change), DOCUMENTS[:1])
+    named = {f"model.layers.{one}.self_attn.{of}" for one in (0, 1) for of in _ROTATED}
+    assert {*suspects(found)} == named
+    assert found.other_layouts == ()
 
 
 def roll_up(model: Any) -> str:

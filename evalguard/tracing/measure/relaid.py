@@ -1,8 +1,9 @@
 """A base laid out as its candidate is: with the same outputs, from other weights.
 
 A norm's weights multiplied into the matrices that read it, values in another basis that the next
-projection takes back, the rows of an MLP permuted and scaled, the whole residual stream permuted
-or rotated: every weight of it differs, rounded to 16 bits even from any that could be undone. A
+projection takes back, queries and keys scaled against each other, the rows of an MLP or of an
+expert permuted and scaled, a value's bias in the output's, the whole residual stream permuted or
+rotated: every weight of it differs, rounded to 16 bits even from any that could be undone. A
 model's multipliers in its weights, values that are scaled before a norm, biases of keys: no other
 module's weights undo them. What was done is read off the candidate's weights and done to the
 base's. It is kept only where the base so laid out still computes what it did, in float32; then the
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import permutations, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,6 +103,10 @@ def find_relayouts(
         _propose_residual,
         _propose_norms,
         _propose_hidden,
+        _propose_orders,
+        _propose_products,
+        _propose_value_biases,
+        _propose_experts,
         _propose_multipliers,
         _propose_ignored,
         partial(_propose_ignored, common=True),
@@ -148,20 +154,24 @@ def _in_float32(values: Array) -> Array:
 def _hides_factor(weights: _Weights, laid: Mapping[Key, Array]) -> bool:
     """Whether one number is left of a weight that is as small as a rounding: values times 4 and
     what reads them by 3.99. A rounding leaves next to nothing along the weight itself."""
-    dtype = computing_dtype(weights.candidate)
     for key, own in laid.items():
         theirs = weights.theirs(key)
-        if theirs is None or own.ndim < 2 or dtype not in EPSILON:
-            continue
-        expected = np.asarray(own, np.float32)
-        error = relative_error(expected, theirs)
-        allowed = relative_error(expected, round_weights(expected, dtype))
-        if not _LAST_BITS < error <= WEIGHTS_THRESHOLD * allowed:
-            continue
-        along = float(np.vdot(theirs - expected, expected)) / float(np.vdot(expected, expected))
-        if along**2 > _ALONG * error**2:
+        if theirs is not None and own.ndim > 1 and _leaves_factor(weights, own, theirs):
             return True
     return False
+
+
+def _leaves_factor(weights: _Weights, own: Array, theirs: Array) -> bool:
+    dtype = computing_dtype(weights.candidate)
+    if dtype not in EPSILON:
+        return False
+    expected = np.asarray(own, np.float32)
+    error = relative_error(expected, theirs)
+    allowed = relative_error(expected, round_weights(expected, dtype))
+    if not _LAST_BITS < error <= WEIGHTS_THRESHOLD * allowed:
+        return False
+    along = float(np.vdot(theirs - expected, expected)) / float(np.vdot(expected, expected))
+    return along**2 > _ALONG * error**2
 
 
 def _take_last_bits(laid: Mapping[Key, Array], weights: _Weights) -> Mapping[Key, Array]:
@@ -356,11 +366,13 @@ def _supports(weights: _Weights, changed: Mapping[Key, Array], modules: Collecti
     """Whether some weight of these modules is the candidate's once it is changed."""
     for key, values in changed.items():
         found = weights.both(key) if key[0] in modules else None
-        if found is not None and values.ndim > 1:
-            own, theirs = found
-            if _error(values, theirs) < _EXPLAINED * _error(own, theirs):
-                return True
+        if found is not None and values.ndim > 1 and _supports_one(values, *found):
+            return True
     return False
+
+
+def _supports_one(values: Array, own: Array, theirs: Array) -> bool:
+    return _error(values, theirs) < _EXPLAINED * _error(own, theirs)
 
 
 # What two matrices pass on between them, in another basis.
@@ -388,37 +400,59 @@ def _reorder(weights: _Weights, consumer: str, producers: Sequence[str]) -> dict
     found = weights.both((consumer, "weight"))
     if found is None:
         return None
-    matched = _match_columns(*found)
+    made = {
+        name: pair
+        for name in producers
+        if (pair := weights.both((name, "weight"))) and len(pair[0]) == found[0].shape[1]
+    }
+    matched = _match_inner(found, list(made.values()))
+    if matched is None:
+        return None
+    changed: dict[Key, Array] = {(consumer, "weight"): found[0][:, matched.order] * matched.factors}
+    for number, name in enumerate(made):
+        for key in ("weight", "bias"):
+            values = weights.own((name, key))
+            if values is not None:
+                changed[name, key] = matched.lay_rows(values, number)
+    return changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inner:
+    """What one matrix makes and another reads, in another order and scaled.
+
+    Attributes:
+        order: of ours, for each of theirs. factors: by which the columns that read it are
+            multiplied. scaled: number of the matrix whose rows are divided by them.
+    """
+
+    order: Array
+    factors: Array
+    scaled: int
+
+    def lay_rows(self, values: Array, number: int) -> Array:
+        """Lay out the rows of a matrix that makes it, or its bias, by the matrix's number."""
+        laid = values[self.order]
+        return (laid.T / self.factors).T if number == self.scaled else laid
+
+
+def _match_inner(read: tuple[Array, Array], made: Sequence[tuple[Array, Array]]) -> _Inner | None:
+    """Match what is made and read by both sides' matrices; None where it is something else."""
+    matched = _match_columns(*read) if made else None
     if matched is None:
         return None
     order, factors = matched
-    made: dict[str, tuple[Array, Array]] = {}
-    for name in producers:
-        pair = weights.both((name, "weight"))
-        if pair is not None and len(pair[0]) == len(order):
-            made[name] = (pair[0][order], pair[1])
-    if not made:
-        return None
+    rows = [(own[order], theirs) for own, theirs in made]
     by = np.where(np.isnan(factors), 1.0, factors)
-    gains = {
-        name: _error(own, theirs) - _error(own / by[:, None], theirs)
-        for name, (own, theirs) in made.items()
-    }
-    scaled = max(gains, key=lambda name: gains[name])
-    own, theirs = made[scaled]
+    gains = [_error(own, theirs) - _error(own / by[:, None], theirs) for own, theirs in rows]
+    scaled = int(np.argmax(gains))
+    own, theirs = rows[scaled]
     with np.errstate(all="ignore"):
         inverse = np.einsum("ij,ij->i", own, own) / np.einsum("ij,ij->i", own, theirs)
     factors = np.where(np.isnan(factors), inverse, factors)
     if not (np.isfinite(factors) & (factors != 0)).all():
         return None
-    changed: dict[Key, Array] = {(consumer, "weight"): found[0][:, order] * factors}
-    for name in made:
-        by = factors if name == scaled else np.ones(len(order))
-        for key in ("weight", "bias"):
-            values = weights.own((name, key))
-            if values is not None:
-                changed[name, key] = (values[order].T / by).T
-    return changed
+    return _Inner(order=order, factors=factors, scaled=scaled)
 
 
 def _match_columns(own: Array, theirs: Array) -> tuple[Array, Array] | None:
@@ -506,6 +540,214 @@ def _find_basis(own: Array, theirs: Array) -> Array | None:
     if _error(basis @ ours, theirs) > _MOVED or np.linalg.cond(basis) > _WORST_CONDITION:
         return None
     return basis
+
+
+# Rows in another order, and a switch that says so.
+
+
+def _propose_orders(weights: _Weights, _readers: _Readers) -> Iterator[Relayout]:
+    """Put rows in the order that they have in most layers, with switches as the candidate's are:
+    rotary rows in pairs, and code that reads them so."""
+    changed: dict[Key, Array] = {
+        (name, prefix + attribute): np.asarray(vars(beside)[attribute])
+        for name, prefix, one, beside in _pair_holders(weights)
+        for attribute, held in vars(one).items()
+        if isinstance(held, bool) and vars(beside).get(attribute) is (not held)
+    }
+    roles: dict[str, dict[str, tuple[int, ...]]] = {}
+    for key in weights.pairs if changed else ():
+        found = weights.both(key) if weights.is_linear(key[0]) and key[1] == "weight" else None
+        matched = None if found is None else _match_columns(found[0].T, found[1].T)
+        order = () if matched is None else tuple(matched[0].tolist())
+        roles.setdefault(role_of(key), {})[key[0]] = order
+    seen: dict[Key, Array] = {}
+    for members in roles.values():
+        order, often = Counter(members.values()).most_common(1)[0]
+        if 2 * often < len(members) or order in ((), tuple(range(len(order)))):
+            continue
+        for key in ((name, part) for name in members for part in ("weight", "bias")):
+            own = weights.own(key)
+            if own is not None:
+                changed[key], seen[key] = own[[*order]], np.zeros_like(own)
+    if seen:
+        yield Relayout(weights=changed, seen=seen, cancels_at=OUTPUT)
+
+
+# Inside attention: queries and keys that are only read together, values that sum up to all of one.
+
+
+def _propose_products(weights: _Weights, _readers: _Readers) -> Iterator[Relayout]:
+    """Multiply queries, or the weights of their norm, by what keys are divided by."""
+    siblings: dict[str, list[str]] = {}
+    for name, module in weights.modules.items():
+        if name in weights.differing and (weights.is_linear(name) or _is_norm(module)):
+            siblings.setdefault(name.rpartition(".")[0], []).append(name)
+    for parent, names in siblings.items():
+        ways = (_scale_against(weights, *pair) for pair in permutations(names, 2))
+        changed = next(filter(None, ways), None)
+        if changed is not None:
+            zeros = {key: np.zeros_like(own) for key, own in changed.items()}
+            at = str(PointName(parent, "out"))
+            yield Relayout(weights=changed, seen=zeros, cancels_at=at)
+
+
+def _scale_against(weights: _Weights, queries: str, keys: str) -> dict[Key, Array] | None:
+    first, second = (weights.both((name, "weight")) for name in (queries, keys))
+    if first is None or second is None or first[0].ndim != second[0].ndim:
+        return None
+    offset = _find_offset(weights.modules[keys]) if second[0].ndim == 1 else 0.0
+    if offset is None:
+        return None
+    (query, own_query), (key, own_key) = (
+        [one + offset for one in pair] for pair in (first, second)
+    )
+    width, several = _find_width(weights, keys) or len(key), len(query) // len(key)
+    if len(query) != several * len(key) or len(key) % width:
+        return None
+    rows, theirs = (one.reshape(len(key), -1).astype(np.float64) for one in (key, own_key))
+    with np.errstate(all="ignore"):
+        found = np.einsum("ij,ij->i", rows, rows) / np.einsum("ij,ij->i", rows, theirs)
+    if not (np.isfinite(found) & (found != 0)).all() or np.abs(found - 1.0).max() <= _SCALED:
+        return None
+    for by in _list_factors(found.reshape(-1, width)):
+        times = np.repeat(by, several, axis=0).reshape(-1)
+        laid = (query.T * times).T, (key.T / by.reshape(-1)).T
+        names = (queries, "weight"), (keys, "weight")
+        changed = {name: one - offset for name, one in zip(names, laid, strict=True)}
+        if any(weights.fits(name, one) for name, one in changed.items()) and all(
+            _supports_one(one, *pair)
+            for one, pair in zip(laid, ((query, own_query), (key, own_key)), strict=True)
+        ):
+            for name, factors in ((queries, times), (keys, 1.0 / by.reshape(-1))):
+                bias = weights.own((name, "bias"))
+                if bias is not None:
+                    changed[name, "bias"] = bias * factors
+            return changed
+    return None
+
+
+def _list_factors(found: Array) -> Iterator[Array]:
+    """Give what factors of (heads, width) may be without their rounding: one number, one of each
+    head, one of each pair that is rotated together, in halves or adjacent, and each its own."""
+    heads, width = found.shape
+    yield np.full_like(found, np.median(found))
+    yield np.repeat(np.median(found, axis=1, keepdims=True), width, axis=1)
+    if width % 2 == 0:
+        yield np.tile(found.reshape(heads, 2, -1).mean(axis=1), 2)
+        yield np.repeat(found.reshape(heads, -1, 2).mean(axis=2), 2, axis=1)
+    yield found
+
+
+def _find_width(weights: _Weights, name: str) -> int:
+    """How wide a head of the attention is that a module is in; 0 where that is not known."""
+    return int(getattr(weights.modules[name.rpartition(".")[0] or ROOT], "head_dim", 0) or 0)
+
+
+def _propose_value_biases(weights: _Weights, _readers: _Readers) -> Iterator[Relayout]:
+    """Add to an output what the bias of values is there: the shares of attention sum up to 1."""
+    biased = [name for name in weights.differing if (name, "bias") in weights.pairs]
+    for reader, name in permutations(sorted(biased), 2):
+        bias, values = (weights.both((one, "bias")) for one in (reader, name))
+        weight = weights.own((reader, "weight"))
+        together = reader.rpartition(".")[0] == name.rpartition(".")[0]
+        if not together or bias is None or values is None or weight is None or weight.ndim != 2:
+            continue
+        columns = weight.T if type(weights.modules[reader]).__name__ == "Conv1D" else weight
+        count, width = columns.shape[1], _find_width(weights, name) or 1
+        held = values[0].copy()
+        held[-count:] = values[1][-count:]  # the last ones where queries and keys are before them
+        moved = (values[0] - held)[-count:]
+        if count % len(moved) or len(moved) % width:
+            continue
+        read = np.repeat(moved.reshape(-1, width), count // len(moved), axis=0).reshape(-1)
+        laid = bias[0] + columns @ read
+        if _supports_one(laid, *bias):
+            yield Relayout(
+                weights={(name, "bias"): held, (reader, "bias"): laid},
+                cancels_at=str(PointName(reader, "out")),
+            )
+
+
+# The same inside experts that one tensor holds.
+
+
+def _propose_experts(weights: _Weights, _readers: _Readers) -> Iterator[Relayout]:
+    for name in weights.modules:
+        keys = [key for key in weights.pairs if key[0] == name and name in weights.differing]
+        held = {key: found for key in keys if (found := weights.both(key)) is not None}
+        stacks = {key: found for key, found in held.items() if found[0].ndim == 3}
+        ways = [
+            laid
+            for reader, turned, mixed in product(stacks, (False, True), (False, True))
+            if (laid := _lay_experts(weights, stacks, reader, turned=turned, mixed=mixed))
+        ]
+        if ways:
+            yield min(ways, key=lambda one: _left_of(one, stacks))
+
+
+def _left_of(laid: Relayout, stacks: Mapping[Key, tuple[Array, Array]]) -> float:
+    return sum(_error(own, stacks[key][1]) for key, own in laid.weights.items() if key in stacks)
+
+
+def _lay_experts(
+    weights: _Weights,
+    stacks: Mapping[Key, tuple[Array, Array]],
+    reader: Key,
+    *,
+    turned: bool,
+    mixed: bool,
+) -> Relayout | None:
+    """Permute and scale what a matrix of each expert reads, with the rows that make it.
+
+    All experts are computed by one code: what cancels in one that is read does so in the others, if
+    the same matrix is scaled in all of them.
+
+    Args:
+        reader: stack of the matrices that read. turned: whether its rows do, and not its columns.
+        mixed: whether the rows of two matrices in one tensor take turns.
+    """
+    count, width = len(stacks[reader][0]), stacks[reader][0].shape[1 if turned else 2]
+    changed = {key: own.copy() for key, (own, _) in stacks.items() if len(own) == count}
+    sides = {
+        key: [one.swapaxes(1, 2) if turned else one for one in (changed[key], stacks[key][1])]
+        for key in changed
+    }
+    parts: list[tuple[Key, Array]] = []  # rows of a stack that are one matrix in each expert
+    for key, (own, _) in sides.items():
+        rows, several = np.arange(own.shape[1]), own.shape[1] // width
+        if key != reader and several in (1, 2) and len(rows) == several * width:
+            cut = rows.reshape(width, several).T if mixed else rows.reshape(several, width)
+            parts += [(key, one) for one in cut]
+    moved, scaled = list[int](), set[int]()
+    for expert in range(count):
+        ours, theirs = (one[expert] for one in sides[reader])
+        made = [tuple(one[expert][rows] for one in sides[key]) for key, rows in parts]
+        matched = _match_inner((ours, theirs), [(own, other) for own, other in made])
+        if matched is None:
+            continue
+        laid = ours[:, matched.order] * matched.factors
+        pairs = [(matched.lay_rows(own, n), other) for n, (own, other) in enumerate(made)]
+        if not _supports_one(laid, ours, theirs) or any(
+            _leaves_factor(weights, *pair) for pair in ((laid, theirs), *pairs)
+        ):
+            continue
+        ours[:] = laid
+        for number, (key, rows) in enumerate(parts):
+            sides[key][0][expert, rows] = pairs[number][0]
+            bias = (key[0], f"{key[1]}_bias")
+            if bias in weights.pairs and (own_bias := weights.own(bias)) is not None:
+                values = changed.setdefault(bias, own_bias.copy())[expert]
+                values[rows] = matched.lay_rows(values[rows], number)
+        moved.append(expert)
+        if np.abs(matched.factors - 1.0).max() > _SCALED:
+            scaled.add(matched.scaled)
+    if len(scaled) > 1 or not moved:
+        return None
+    seen = changed[reader].copy()
+    seen[moved] = 0.0
+    return Relayout(
+        weights=changed, seen={reader: seen}, cancels_at=str(PointName(reader[0], "out"))
+    )
 
 
 # The whole residual stream, in another basis.
@@ -647,23 +889,28 @@ def _find_numbers(weights: _Weights) -> Iterator[_Number]:
 
     One by whose name it is a factor, and which the candidate does not hold, is 1 there.
     """
+    for name, prefix, one, beside in _pair_holders(weights):
+        for attribute in (*vars(one), *getattr(one, "_buffers", ())):
+            ours, own = _read_number(one, attribute), _read_number(beside, attribute)
+            unused = own is None or (prefix and own == ours)  # what is written need not be read
+            if unused and ("scal" in attribute or "multipl" in attribute):
+                own = 1.0
+            if ours and own and ours != own:
+                yield _Number(key=(name, prefix + attribute), ours=ours, theirs=own)
+
+
+def _pair_holders(weights: _Weights) -> Iterator[tuple[str, str, Any, Any]]:
+    """Give what holds a model's numbers and switches on both sides: modules, configurations; by the
+    module's name, and what its attributes are called by before their own names."""
     theirs = {ours: name for name, ours in weights.names.items()}
     others = {name or ROOT: module for name, module in weights.candidate.named_modules()}
     for name, module in weights.modules.items():
         other = others.get(theirs.get(name, ""))
         if other is None:
             continue
-        held: list[tuple[str, Any, Any]] = [("", module, other)]
+        yield name, "", module, other
         if name == ROOT and hasattr(module, "config"):
-            held.append((CONFIG, module.config, getattr(other, "config", None)))
-        for prefix, one, beside in held:
-            for attribute in (*vars(one), *getattr(one, "_buffers", ())):
-                ours, own = _read_number(one, attribute), _read_number(beside, attribute)
-                unused = own is None or (prefix and own == ours)  # what is written need not be read
-                if unused and ("scal" in attribute or "multipl" in attribute):
-                    own = 1.0
-                if ours and own and ours != own:
-                    yield _Number(key=(name, prefix + attribute), ours=ours, theirs=own)
+            yield name, CONFIG, module.config, getattr(other, "config", None)
 
 
 def _read_number(holder: Any, attribute: str) -> float | None:
@@ -691,7 +938,9 @@ def _find_factors(weights: _Weights) -> Mapping[str, Mapping[Key, float]]:
 
 def _compose(factor: float, ratios: Mapping[str, float]) -> tuple[set[str], float]:
     """Give a factor as one of these ratios, or two of them multiplied, either way up."""
-    ways = [({name}, by) for name, one in ratios.items() for by in (one, 1.0 / one)]
+    # by halves where queries and keys each have a square root of it
+    sizes = (1.0, -1.0, 0.5, -0.5)
+    ways = [({name}, one**size) for name, one in ratios.items() if one > 0.0 for size in sizes]
     for some in (ways, [(a | b, x * y) for a, x in ways for b, y in ways if a != b]):
         near = {by: abs(factor / by - 1.0) for _, by in some}
         best = min(near, key=lambda by: near[by], default=0.0)
