@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from benchmarks.output import deliver
-from evalguard.core.amounts import with_checksum
+from evalguard.core.checksum import with_checksum
 
 COMMAND = "python -m benchmarks.card --output benchmarks/results/card.md"
 _RUN = Path(__file__).parent.parent / "reports" / "20261128T144044Z-orig-vs-fla-port"

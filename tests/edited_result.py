@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.amounts import with_checksum
+from evalguard.core.checksum import with_checksum
 
 
 def edit_result(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:

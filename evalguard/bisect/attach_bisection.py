@@ -25,7 +25,7 @@ from evalguard.bisect.subject import Subject, choose_subject, explain_chance
 from evalguard.comparison.asked_comparison import StoredRequest
 from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.comparison.judge import build_report
-from evalguard.core.amounts import with_checksum
+from evalguard.core.checksum import with_checksum
 from evalguard.core.compare_report import CompareReport, NotBisected
 from evalguard.core.gate_state import Key
 from evalguard.core.pairing import finite_rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +28,7 @@ from evalguard.bisect.bisect_words import (
     search_subject,
     sums_text,
 )
-from evalguard.core.amounts import size_text
+from evalguard.core.amounts import finite_or_none, size_text
 from evalguard.core.settings import Value
 from evalguard.core.verdict import SIGMA
 from evalguard.page import rounding
@@ -422,11 +421,7 @@ def _probe_view(number: int, probe: Measured, search: MetricSearch) -> ProbeView
         outcome=probe.outcome,
         reason=printable(probe.reason),
         cost=f"{probe.cost:.2f}",
-        sigma=_finite_or_none(sigma),
-        error=_finite_or_none(error),
+        sigma=finite_or_none(sigma),
+        error=finite_or_none(error),
         evaluations=probe.cost,
     )
-
-
-def _finite_or_none(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from evalguard.bisect.bisect_report import BisectReport
+from evalguard.core.amounts import finite_or_none
 from evalguard.core.settings import Value
 from evalguard.core.tracked_run import TrackedTable
 from evalguard.core.verdict import SIGMA
@@ -52,8 +52,8 @@ def _probe_rows(bisect: BisectReport) -> Iterator[tuple[Any, ...]]:
                 probe.outcome,
                 probe.reason,
                 probe.cost,
-                _finite_or_none(probe.drift_sigma),
-                _finite_or_none(probe.error_sigma),
+                finite_or_none(probe.drift_sigma),
+                finite_or_none(probe.error_sigma),
                 search.unit,
             )
 
@@ -69,9 +69,9 @@ def _culprits_table(bisect: BisectReport) -> TrackedTable:
             one.metric,
             *_sigma_columns(one.unit, one.sigma_alone, one.sigma_in_context, one.shapley_sigma),
             one.role,
-            _finite_or_none(one.sigma_alone),
-            _finite_or_none(one.sigma_in_context),
-            _finite_or_none(one.shapley_sigma),
+            finite_or_none(one.sigma_alone),
+            finite_or_none(one.sigma_in_context),
+            finite_or_none(one.shapley_sigma),
             one.unit,
         )
         for one in bisect.culprits
@@ -81,11 +81,7 @@ def _culprits_table(bisect: BisectReport) -> TrackedTable:
 
 def _sigma_columns(unit: str, *drifts: float | None) -> tuple[float | None, ...]:
     """Drifts for columns that are called sigma: None in any other unit."""
-    return tuple(_finite_or_none(drift) if unit == SIGMA else None for drift in drifts)
-
-
-def _finite_or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    return tuple(finite_or_none(drift) if unit == SIGMA else None for drift in drifts)
 
 
 def _setting_text(value: Value) -> str:

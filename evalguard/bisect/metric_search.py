@@ -38,6 +38,7 @@ from evalguard.bisect.search.search_result import BisectResult
 from evalguard.bisect.settings.module_settings import weigh_settings
 from evalguard.bisect.subject import Subject
 from evalguard.comparison.finished_comparison import FinishedComparison
+from evalguard.core.amounts import finite_or_none
 from evalguard.core.document_scale import DocumentScale
 from evalguard.core.question import Floats
 from evalguard.core.redaction import shown_value
@@ -299,8 +300,8 @@ def _measured(result: BisectResult) -> tuple[Measured, ...]:
             settings=probe.settings,
             documents=probe.documents,
             documents_so_far=probe.documents_so_far,
-            drift_sigma=_finite(probe.drift_sigma),
-            error_sigma=_finite(probe.error_sigma),
+            drift_sigma=finite_or_none(probe.drift_sigma),
+            error_sigma=finite_or_none(probe.error_sigma),
             outcome=probe.outcome,
             reason=probe.untestable,
             cost=probe.cost,
@@ -318,10 +319,6 @@ def _untestable(result: BisectResult) -> tuple[UntestableAssignment, ...]:
         for probe in result.untestable
         if probe.outcome != "scored"
     )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.amounts import checksum_fault, with_checksum
+from evalguard.core.checksum import checksum_fault, with_checksum
 from evalguard.core.redaction import redact_value
 from evalguard.engine.options import CompareOptions, describe_options, make_options
 from evalguard.errors import StoreError, UsageError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard import tools
-from evalguard.core.amounts import CHECKSUM_KEY
+from evalguard.core.checksum import CHECKSUM_KEY
 from evalguard.core.compare_report import CompareReport, RunDocuments
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError

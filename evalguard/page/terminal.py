@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from evalguard.core.amounts import shell_words
+from evalguard.core.repeat_command import shell_words
 from evalguard.page.safe_text import inline, is_wider, wrap_text
 
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from evalguard import tools
 from evalguard.comparison.stored_run import open_documents
+from evalguard.core.amounts import finite_or_none
 from evalguard.core.compare_report import CompareReport, RunDocuments, Side
 from evalguard.core.comparison import Comparison, InfluentialDocument
 from evalguard.core.distribution_comparison import DistributionComparison
@@ -220,11 +221,6 @@ def _distributions_table(report: CompareReport) -> TrackedTable:
         cells = map(finite_or_none, values)
         rows.append((one.task, one.n, one.positions, *cells, one.exact))
     return TrackedTable(columns=_DISTRIBUTION_COLUMNS, rows=tuple(rows))
-
-
-def finite_or_none(value: float | None) -> float | None:
-    """A number that JSON can hold; None for any other."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 _DOCUMENT_COLUMNS = (

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from evalguard import tools
-from evalguard.core.amounts import with_checksum
 from evalguard.core.broken_documents import BROKEN_DOCUMENTS
+from evalguard.core.checksum import with_checksum
 from evalguard.core.compare_report import CompareReport
 from evalguard.core.comparison import Comparison, Outcome
 from evalguard.core.distribution_comparison import DistributionComparison

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evalguard.core.amounts import finite_or_none
 from evalguard.core.compare_report import CompareReport
 from evalguard.core.distribution_comparison import (
     DistributionComparison,
@@ -122,7 +122,7 @@ def _figure_text(figure: Figure) -> str:
 
 def _percentile_texts(one: Percentile) -> tuple[float, str, float | None]:
     value = one.figure.value
-    finite = value if value is not None and math.isfinite(value) else None
+    finite = finite_or_none(value)
     return one.percent, percentile_text(one.figure), finite
 
 

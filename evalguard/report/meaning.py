@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from evalguard import tools
-from evalguard.core.amounts import shell_words
 from evalguard.core.compare_report import CompareReport, RunIdentity
 from evalguard.core.comparison import Comparison
 from evalguard.core.figures import is_figure
@@ -24,6 +23,7 @@ from evalguard.core.repeat_command import (
     as_comparison,
     as_tokenizer_search,
     as_trace,
+    shell_words,
     without_options,
 )
 from evalguard.core.verdict import Margin

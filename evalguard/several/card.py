@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from evalguard.comparison.stored_run import TRACE_FILE, rebuild_report
-from evalguard.core.amounts import checksum_fault
+from evalguard.core.checksum import checksum_fault
 from evalguard.core.compare_report import CheckpointSize, CompareReport
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import Figure

@@ -21,6 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.amounts import finite_or_none
 from evalguard.core.comparison import Comparison
 from evalguard.core.findings import Finding
 from evalguard.core.gate import GateResult
@@ -401,7 +402,7 @@ def _finding(c: Comparison, few: FewDocuments) -> Finding:
             "turned": few.turn,
             "more": few.more,
             "fails": few.fails,
-            "sigma": few.sigma if few.sigma is not None and math.isfinite(few.sigma) else None,
+            "sigma": finite_or_none(few.sigma),
             "plain_p_value": few.p_value,
             "skewness": few.skewness,
             "documents_needed": math.ceil(few.needed),

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from numpy.typing import NDArray
 
-from evalguard.core.amounts import checksum_fault
+from evalguard.core.checksum import checksum_fault
 from evalguard.errors import StoreError, UsageError
 from evalguard.regular_file import open_regular
 from evalguard.store.atomic_files import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.amounts import with_checksum
+from evalguard.core.checksum import with_checksum
 from evalguard.core.compare_report import RunIdentity
 from evalguard.core.hyperparameters import HyperparameterDelta
 from evalguard.core.settings import Value

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from evalguard.core.amounts import checksum, checksum_fault, with_checksum
+from evalguard.core.checksum import checksum, checksum_fault, with_checksum
 
 DOCUMENT: dict[str, Any] = {
     "schema": "evalguard.compare/1",

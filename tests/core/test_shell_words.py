@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evalguard.core.amounts import shell_words
+from evalguard.core.repeat_command import shell_words
 
 commands = st.text(st.sampled_from("ab- =/.\t\n\r'\"\\$é\u2028")) | st.text()
 

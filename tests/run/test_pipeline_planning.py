@@ -13,7 +13,7 @@ import pytest
 from small_world import N_LONG, SmallWorld, make_world
 
 import evalguard
-from evalguard.core.amounts import with_checksum
+from evalguard.core.checksum import with_checksum
 from evalguard.core.gate import Gate
 from evalguard.engine.meter import TaskPace
 from evalguard.errors import EvaluationError, StoreError, UsageError

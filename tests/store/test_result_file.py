@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.core.amounts import with_checksum
+from evalguard.core.checksum import with_checksum
 from evalguard.errors import StoreError, UsageError
 from evalguard.store.run_folder import read_result
 
