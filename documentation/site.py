@@ -12,7 +12,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-_SAMPLE = "reports/20261128T144044Z-orig-vs-fla-port/report.html"
+_SAMPLE = "reports/20261130T145216Z-orig-vs-fla-port/report.html"
 # Pages and files that lie elsewhere in the repository: their place in the site, and in it.
 ELSEWHERE = {
     "index.md": "README.md",

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SAMPLE = Path(__file__).parent.parent / "reports" / "20261128T144044Z-orig-vs-fla-port"
+SAMPLE = Path(__file__).parent.parent / "reports" / "20261130T145216Z-orig-vs-fla-port"
