@@ -22,7 +22,7 @@ from benchmarks.output import deliver
 from evalguard.core.checksum import with_checksum
 
 COMMAND = "python -m benchmarks.card --output benchmarks/results/card.md"
-_RUN = Path(__file__).parent.parent / "reports" / "20261128T144044Z-orig-vs-fla-port"
+_RUN = Path(__file__).parent.parent / "reports" / "20261130T145216Z-orig-vs-fla-port"
 
 
 def main() -> None:
