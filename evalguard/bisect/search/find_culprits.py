@@ -47,156 +47,6 @@ from evalguard.core.question import (
 from evalguard.core.settings import Constraint, Value
 from evalguard.errors import UsageError
 
-_ENOUGH = 0.25 - 1e-2  # share of the documents that says what a setting does alone
-
-
-def culprits_of(fit: Fit, proven: frozenset[int], measured: Measurements) -> tuple[Culprit, ...]:
-    """Name the proven members of a fitted structure, the largest share first."""
-    named = [_culprit(fit, one, measured) for one in sorted(proven)]
-    return tuple(sorted(named, key=lambda culprit: -abs(culprit.shapley_sigma)))
-
-
-def _culprit(fit: Fit, one: int, measured: Measurements) -> Culprit:
-    yardstick = measured.yardstick
-    members = sorted(fit.structure.members)
-    rest = [other for other in members if other != one]
-    largest = fit.of(one)[0]
-    _, error = yardstick.reported_with_error(
-        float(fit.effects[largest]), float(fit.errors[largest])
-    )
-    found = _alone(one, measured)
-    component = _telling_component(fit, one)
-    partners = [measured.settings[other] for other in component.members if other != one]
-    return Culprit(
-        name=measured.settings[one],
-        sigma_alone=None if found is None else found[0],
-        alone_error_sigma=None if found is None else found[1],
-        alone_share=0.0 if found is None else found[2],
-        sigma_in_context=_value(fit, members, yardstick) - _value(fit, rest, yardstick),
-        shapley_sigma=_shapley(fit, one, rest, yardstick),
-        error_sigma=error,
-        role=component.kind,
-        partners=tuple(partners),
-    )
-
-
-def _telling_component(fit: Fit, one: int) -> Component:
-    """Of the largest effect; of those that need a partner only where there are no others."""
-    components = [fit.structure.components[at] for at in fit.of(one)]
-    return next((c for c in components if c.acts_alone), components[0])
-
-
-def _alone(one: int, measured: Measurements) -> tuple[float, float, float] | None:
-    """Drift with one setting alone, its standard error, as reported, and on which share."""
-    rows = measured.rows()
-    mask = np.arange(len(measured.settings)) == one
-    at = np.flatnonzero((rows.masks == mask).all(axis=1) & (rows.share >= _ENOUGH))
-    if not at.size:
-        return None
-    error = float(np.sqrt(rows.variance[at[0]]))
-    sigma, error = measured.yardstick.reported_with_error(float(rows.sigma[at[0]]), error)
-    return sigma, error, float(rows.share[at[0]])
-
-
-def _value(fit: Fit, members: Iterable[int], yardstick: Yardstick) -> float:
-    """Drift of the culprits ``members`` by the fit, as reported."""
-    inside = set(members)
-    drift = 0.0
-    for component, effect in zip(fit.structure.components, fit.effects, strict=True):
-        hits = [member in inside for member in component.members]
-        acts = any(hits) if component.kind == "redundant" else all(hits)
-        drift += float(effect) * acts
-    return yardstick.reported(drift)
-
-
-def _shapley(fit: Fit, one: int, rest: list[int], yardstick: Yardstick) -> float:
-    """Shapley value: the mean of what ``one`` adds, over all orders (Shapley, 1953)."""
-    n = len(rest) + 1
-    share = 0.0
-    for size in range(n):
-        weight = factorial(size) * factorial(n - size - 1) / factorial(n)
-        for before in combinations(rest, size):
-            added = _value(fit, (*before, one), yardstick) - _value(fit, before, yardstick)
-            share += weight * added
-    return share
-
-
-_SUSPECTED = 0.1  # probability from which on a setting is listed
-_PARTS = 4
-
-
-def conclude_search(search: CulpritSearch) -> BisectResult:
-    """Say what is proven, what is only suspected, and what is left."""
-    measured, case = search.measured, search.case
-    names, reported = measured.settings, measured.yardstick.reported
-    culprits = culprits_of(case.fit, case.proven, measured)
-    likely = np.argsort(-case.belief.inclusion, kind="stable")
-    suspects = [
-        Suspect(
-            name=names[one],
-            probability=float(min(case.belief.inclusion[one], 1.0)),
-            p_value=case.p_values.get(int(one)),
-        )
-        for one in likely
-        if case.belief.inclusion[one] >= _SUSPECTED and one not in case.proven | measured.joined
-    ]
-    repaired = case.plan.repaired
-    inert = measured.inert() & ~_accused(names, case.proven | measured.joined, suspects)
-    return BisectResult(
-        status=search.status,
-        culprits=culprits,
-        drift_sigma=reported(measured.total),
-        unexplained_sigma=reported(_remaining_cost(search)),
-        suspects=tuple(suspects),
-        parts=_parts(search) if search.status == "diffuse" else (),
-        repaired=() if repaired is None or not culprits else _names(names, repaired),
-        eliminated=bool(culprits) and repaired is not None and measured.as_base(repaired),
-        inert=_names(names, inert),
-        probes=tuple(measured.probes),
-        cost=measured.spent,
-    )
-
-
-def _remaining_cost(search: CulpritSearch) -> float:
-    """Drift with the culprits at reference: as measured, else what their effects leave."""
-    case, measured = search.case, search.measured
-    everybody = case.proven == case.belief.structure.members
-    repaired = case.plan.repaired
-    if everybody and repaired is not None and measured.complete(repaired):
-        return measured.mean(repaired)
-    effects = [
-        float(effect)
-        for component, effect in zip(case.fit.structure.components, case.fit.effects, strict=True)
-        if case.proven & set(component.members)
-    ]
-    return measured.total - sum(effects)
-
-
-def _names(names: tuple[str, ...], mask: Mask) -> tuple[str, ...]:
-    return tuple(name for name, inside in zip(names, mask, strict=True) if inside)
-
-
-def _accused(names: tuple[str, ...], proven: Set[int], suspects: Sequence[Suspect]) -> Mask:
-    """Who is guilty, suspected, or undone by others: what changes nothing with a partner, or
-    without it, is not without effect."""
-    suspected = {one.name for one in suspects}
-    return np.array([i in proven or name in suspected for i, name in enumerate(names)])
-
-
-def _parts(search: CulpritSearch) -> tuple[Part, ...]:
-    """Neighbouring settings as they were declared, in up to four groups, and what each does."""
-    measured = search.measured
-    names = measured.settings
-    parts = []
-    for group in np.array_split(np.arange(len(names)), min(_PARTS, len(names))):
-        inside = np.zeros(len(names))
-        inside[group] = 1.0
-        sigma, error = measured.yardstick.reported_with_error(*search.posterior.part(inside))
-        settings = tuple(names[one] for one in group)
-        parts.append(Part(settings=settings, sigma=sigma, error_sigma=error))
-    return tuple(parts)
-
-
 _SIDES = ("candidate", "reference")
 
 
@@ -379,6 +229,156 @@ def expected_evaluations(settings: int, culprits: int) -> float:
     single setting needs nothing but its own measurement, which is the candidate's.
     """
     return 1.0 + culprits * (1.0 + 0.4 * log2(settings)) if settings > 1 else 0.0
+
+
+_SUSPECTED = 0.1  # probability from which on a setting is listed
+_PARTS = 4
+
+
+def conclude_search(search: CulpritSearch) -> BisectResult:
+    """Say what is proven, what is only suspected, and what is left."""
+    measured, case = search.measured, search.case
+    names, reported = measured.settings, measured.yardstick.reported
+    culprits = culprits_of(case.fit, case.proven, measured)
+    likely = np.argsort(-case.belief.inclusion, kind="stable")
+    suspects = [
+        Suspect(
+            name=names[one],
+            probability=float(min(case.belief.inclusion[one], 1.0)),
+            p_value=case.p_values.get(int(one)),
+        )
+        for one in likely
+        if case.belief.inclusion[one] >= _SUSPECTED and one not in case.proven | measured.joined
+    ]
+    repaired = case.plan.repaired
+    inert = measured.inert() & ~_accused(names, case.proven | measured.joined, suspects)
+    return BisectResult(
+        status=search.status,
+        culprits=culprits,
+        drift_sigma=reported(measured.total),
+        unexplained_sigma=reported(_remaining_cost(search)),
+        suspects=tuple(suspects),
+        parts=_parts(search) if search.status == "diffuse" else (),
+        repaired=() if repaired is None or not culprits else _names(names, repaired),
+        eliminated=bool(culprits) and repaired is not None and measured.as_base(repaired),
+        inert=_names(names, inert),
+        probes=tuple(measured.probes),
+        cost=measured.spent,
+    )
+
+
+def _remaining_cost(search: CulpritSearch) -> float:
+    """Drift with the culprits at reference: as measured, else what their effects leave."""
+    case, measured = search.case, search.measured
+    everybody = case.proven == case.belief.structure.members
+    repaired = case.plan.repaired
+    if everybody and repaired is not None and measured.complete(repaired):
+        return measured.mean(repaired)
+    effects = [
+        float(effect)
+        for component, effect in zip(case.fit.structure.components, case.fit.effects, strict=True)
+        if case.proven & set(component.members)
+    ]
+    return measured.total - sum(effects)
+
+
+def _names(names: tuple[str, ...], mask: Mask) -> tuple[str, ...]:
+    return tuple(name for name, inside in zip(names, mask, strict=True) if inside)
+
+
+def _accused(names: tuple[str, ...], proven: Set[int], suspects: Sequence[Suspect]) -> Mask:
+    """Who is guilty, suspected, or undone by others: what changes nothing with a partner, or
+    without it, is not without effect."""
+    suspected = {one.name for one in suspects}
+    return np.array([i in proven or name in suspected for i, name in enumerate(names)])
+
+
+def _parts(search: CulpritSearch) -> tuple[Part, ...]:
+    """Neighbouring settings as they were declared, in up to four groups, and what each does."""
+    measured = search.measured
+    names = measured.settings
+    parts = []
+    for group in np.array_split(np.arange(len(names)), min(_PARTS, len(names))):
+        inside = np.zeros(len(names))
+        inside[group] = 1.0
+        sigma, error = measured.yardstick.reported_with_error(*search.posterior.part(inside))
+        settings = tuple(names[one] for one in group)
+        parts.append(Part(settings=settings, sigma=sigma, error_sigma=error))
+    return tuple(parts)
+
+
+_ENOUGH = 0.25 - 1e-2  # share of the documents that says what a setting does alone
+
+
+def culprits_of(fit: Fit, proven: frozenset[int], measured: Measurements) -> tuple[Culprit, ...]:
+    """Name the proven members of a fitted structure, the largest share first."""
+    named = [_culprit(fit, one, measured) for one in sorted(proven)]
+    return tuple(sorted(named, key=lambda culprit: -abs(culprit.shapley_sigma)))
+
+
+def _culprit(fit: Fit, one: int, measured: Measurements) -> Culprit:
+    yardstick = measured.yardstick
+    members = sorted(fit.structure.members)
+    rest = [other for other in members if other != one]
+    largest = fit.of(one)[0]
+    _, error = yardstick.reported_with_error(
+        float(fit.effects[largest]), float(fit.errors[largest])
+    )
+    found = _alone(one, measured)
+    component = _telling_component(fit, one)
+    partners = [measured.settings[other] for other in component.members if other != one]
+    return Culprit(
+        name=measured.settings[one],
+        sigma_alone=None if found is None else found[0],
+        alone_error_sigma=None if found is None else found[1],
+        alone_share=0.0 if found is None else found[2],
+        sigma_in_context=_value(fit, members, yardstick) - _value(fit, rest, yardstick),
+        shapley_sigma=_shapley(fit, one, rest, yardstick),
+        error_sigma=error,
+        role=component.kind,
+        partners=tuple(partners),
+    )
+
+
+def _telling_component(fit: Fit, one: int) -> Component:
+    """Of the largest effect; of those that need a partner only where there are no others."""
+    components = [fit.structure.components[at] for at in fit.of(one)]
+    return next((c for c in components if c.acts_alone), components[0])
+
+
+def _alone(one: int, measured: Measurements) -> tuple[float, float, float] | None:
+    """Drift with one setting alone, its standard error, as reported, and on which share."""
+    rows = measured.rows()
+    mask = np.arange(len(measured.settings)) == one
+    at = np.flatnonzero((rows.masks == mask).all(axis=1) & (rows.share >= _ENOUGH))
+    if not at.size:
+        return None
+    error = float(np.sqrt(rows.variance[at[0]]))
+    sigma, error = measured.yardstick.reported_with_error(float(rows.sigma[at[0]]), error)
+    return sigma, error, float(rows.share[at[0]])
+
+
+def _value(fit: Fit, members: Iterable[int], yardstick: Yardstick) -> float:
+    """Drift of the culprits ``members`` by the fit, as reported."""
+    inside = set(members)
+    drift = 0.0
+    for component, effect in zip(fit.structure.components, fit.effects, strict=True):
+        hits = [member in inside for member in component.members]
+        acts = any(hits) if component.kind == "redundant" else all(hits)
+        drift += float(effect) * acts
+    return yardstick.reported(drift)
+
+
+def _shapley(fit: Fit, one: int, rest: list[int], yardstick: Yardstick) -> float:
+    """Shapley value: the mean of what ``one`` adds, over all orders (Shapley, 1953)."""
+    n = len(rest) + 1
+    share = 0.0
+    for size in range(n):
+        weight = factorial(size) * factorial(n - size - 1) / factorial(n)
+        for before in combinations(rest, size):
+            added = _value(fit, (*before, one), yardstick) - _value(fit, before, yardstick)
+            share += weight * added
+    return share
 
 
 _GLANCE = 4  # a quarter of the documents is asked first

@@ -7,7 +7,8 @@ rotated: every weight of it differs, rounded to 16 bits even from any that could
 model's multipliers in its weights, values that are scaled before a norm, biases of keys: no other
 module's weights undo them. What was done is read off the candidate's weights and done to the
 base's. It is kept only where the base so laid out still computes what it did, in float32; then the
-candidate is traced beside that one.
+candidate is traced beside that one. What cancels exactly between two modules needs none of this,
+and is seen in the trace itself (``cancelling``).
 """
 
 from __future__ import annotations
