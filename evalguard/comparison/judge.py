@@ -21,7 +21,6 @@ from evalguard.comparison.checks.nothing_known import (
     fail_other_calls,
     fail_unknown,
 )
-from evalguard.comparison.checks.side_differences import list_side_differences
 from evalguard.comparison.checks.untested_differences import note_untested_code
 from evalguard.comparison.draws import Stops
 from evalguard.comparison.gate_judgement import GateJudgement, judge_comparisons
@@ -206,11 +205,6 @@ def judge_scores(
         dependent=tuple(dependent),
         prompts=prompts,
         broken_answers=broken_answers,
-        differences=list_side_differences(
-            (base.identity, candidate.identity),
-            (base.description, candidate.description),
-            (base.declared, candidate.declared),
-        ),
         judgement=replace(
             judgement,
             not_compared=(*undefined, *list_missing_aggregates(of_tasks, groups)),

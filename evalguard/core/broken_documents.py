@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from evalguard.core.amounts import finite_or_none
 from evalguard.core.findings import WORDS, Finding, Quote, QuoteKind
 from evalguard.core.limits import LimitVerdict
 from evalguard.core.scores import estimate_tokens
@@ -180,8 +181,8 @@ class BrokenDocument:
             task=task,
             doc_id=doc_id,
             side=side,
-            base=_finite(asked.base),
-            candidate=_finite(asked.candidate),
+            base=finite_or_none(asked.base),
+            candidate=finite_or_none(asked.candidate),
             base_is=_not_finite(asked.base),
             candidate_is=_not_finite(asked.candidate),
             base_tokens=asked.base_tokens,
@@ -211,10 +212,6 @@ def broken_document(
 def _loss_order(asked: AskedText) -> float:
     lost = asked.base_mean - asked.candidate_mean
     return -math.inf if math.isnan(lost) else -lost
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _not_finite(value: float) -> NotFinite:

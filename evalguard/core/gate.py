@@ -18,10 +18,7 @@ from evalguard.core.limits import Limit, LimitVerdict, judge_limits
 from evalguard.core.moments import family_false_alarm, holm
 from evalguard.core.shown_tokens import KlEstimate
 from evalguard.core.verdict import Margin, decide_comparison, one_sided_level
-from evalguard.errors import (
-    UsageError,
-    nearest,
-)
+from evalguard.errors import UsageError, nearest
 
 SOON = 14
 """Days before its end at which a waiver is announced to end."""

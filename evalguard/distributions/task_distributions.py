@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from evalguard.core.amounts import finite_or_none
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
 from evalguard.core.divergence import TOP_K, Divergence, DocumentDivergence
 from evalguard.core.findings import Finding
@@ -226,7 +226,7 @@ def find_moved_distributions(
         f"beneath the scores the distributions moved by more than rounding makes: KL {kl:.2g} nats "
         f"a token, another most likely token at {100 * (1 - top1):.2g}% of positions{more}"
     )
-    finite = kl if math.isfinite(kl) else None
+    finite = finite_or_none(kl)
     return (
         Finding(
             kind="distributions_moved",

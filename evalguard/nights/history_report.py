@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evalguard.core.amounts import finite_or_none
 from evalguard.core.comparison import Outcome
 from evalguard.core.gate_state import GateState
 from evalguard.core.verdict import DriftUnit, Margin, choose_drift_unit, scale_to_unit
@@ -102,7 +102,7 @@ class NightMetric:
         if self.paired_stderr is None or not self.base_stderr:
             return None
         found = self.paired_stderr / self.base_stderr
-        return found if math.isfinite(found) else None
+        return finite_or_none(found)
 
     @property
     def unit(self) -> DriftUnit:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from evalguard.core.amounts import finite_or_none
 from evalguard.core.compare_report import CompareReport
 from evalguard.core.comparison import Comparison, Outcome
 from evalguard.core.findings import DOUBTS, Finding
@@ -357,8 +358,8 @@ def _drift_in_unit(one: Comparison) -> dict[str, Any]:
     return {
         "unit": unit,
         "drift": one.drift * scale,
-        "drift_low": low if math.isfinite(low) else None,
-        "drift_high": high if math.isfinite(high) else None,
+        "drift_low": finite_or_none(low),
+        "drift_high": finite_or_none(high),
     }
 
 

@@ -25,6 +25,7 @@ from evalguard.errors import StoreError
 from evalguard.page.safe_text import printable
 from evalguard.report.compare_document import compare_document
 from evalguard.report.compare_html import render_forest_page
+from evalguard.report.first_screen import shows_bisection
 from evalguard.report.meaning import derive_meaning
 
 _PULL_REQUEST = re.compile(r"refs/pull/(\d+)/")
@@ -161,13 +162,8 @@ def _report_numbers(report: CompareReport) -> Iterator[tuple[str, TrackedNumber]
     yield "gate/exit_code", report.exit_code
     if report.resources is not None:
         yield "resources/wall_seconds", report.resources.wall_seconds
-    if _has_bisection(report):
+    if shows_bisection(report):
         yield from tools.fetch("bisection_numbers")(report.bisect).items()
-
-
-def _has_bisection(report: CompareReport) -> bool:
-    """Whether there is one, and the tool that reads it."""
-    return report.bisect is not None and tools.has("bisection_tables")
 
 
 _METRIC_COLUMNS = (
@@ -192,7 +188,7 @@ def build_tables(report: CompareReport, *, documents: bool) -> dict[str, Tracked
         "distributions": _distributions_table(report),
         "moved_documents": moved,
     }
-    if _has_bisection(report):
+    if shows_bisection(report):
         found |= tools.fetch("bisection_tables")(report.bisect)
     return {name: table for name, table in found.items() if table.rows}
 
@@ -341,7 +337,7 @@ def build_tracked_run(
         "state": report.gate.state,
         "sentence": redacted_text(derive_meaning(report).sentence),
         **({"notes": notes} if notes else {}),
-        **({"bisect/status": report.bisect.status} if _has_bisection(report) else {}),
+        **({"bisect/status": report.bisect.status} if shows_bisection(report) else {}),
         **({"files left out": ", ".join(left_out)} if left_out else {}),
     }
     return TrackedRun(

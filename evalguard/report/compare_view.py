@@ -30,6 +30,7 @@ from evalguard.report.first_screen import (
     distributions_line,
     finding_lines,
     number_caveats,
+    shows_bisection,
     stated_reason,
     stopping_texts,
     verdict_caveats,
@@ -280,23 +281,19 @@ def build_report_view(report: CompareReport) -> ReportView:
 def explain_report(report: CompareReport) -> Meaning:
     """Say what a comparison means, together with its bisection where one is shown."""
     said = derive_meaning(report)
-    if not _shows_bisection(report):
+    if not shows_bisection(report):
         return said
     explained: Meaning = tools.fetch("explain_bisection")(report, said)
     return explained
 
 
-def _shows_bisection(report: CompareReport) -> bool:
-    return report.bisect is not None and tools.has("bisection_view")
-
-
 def _bisection_view(report: CompareReport) -> Any:
-    return tools.fetch("bisection_view")(report.bisect) if _shows_bisection(report) else None
+    return tools.fetch("bisection_view")(report.bisect) if shows_bisection(report) else None
 
 
 def _culprits_text(report: CompareReport) -> str:
     """Of the line with the exit code, "" where none is named."""
-    return tools.fetch("culprits_text")(report.bisect) if _shows_bisection(report) else ""
+    return tools.fetch("culprits_text")(report.bisect) if shows_bisection(report) else ""
 
 
 # A rule that fails so many unchanged candidates says little by itself, however large sigma is.

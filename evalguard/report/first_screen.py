@@ -194,17 +194,22 @@ def cause_line(report: CompareReport, step: str = "") -> str:
     if report.bisect is None:
         reason = printable(report.bisect_reason)
         return f"Not bisected: {reason}." if reason else ""
-    if not tools.has("bisection_cause"):
+    if not shows_bisection(report):
         return f"Bisection not shown: {bisection_reason(report)}."
     cause: str = tools.fetch("bisection_cause")(report, step)
     return cause
+
+
+def shows_bisection(report: CompareReport) -> bool:
+    """Whether there is a bisection, and the tool that reads it."""
+    return report.bisect is not None and tools.is_there("bisect")
 
 
 def bisection_reason(report: CompareReport) -> str:
     """Why no bisection is shown; "" where one is, or where none was expected."""
     if report.bisect is None:
         return printable(report.bisect_reason)
-    return "" if tools.has("bisection_view") else str(tools.missing("bisect"))
+    return "" if shows_bisection(report) else str(tools.missing("bisect"))
 
 
 def finding_lines(report: CompareReport) -> tuple[str, ...]:

@@ -65,11 +65,7 @@ def choose_format(path: Path, chosen: Format | None = None) -> Format:
         UsageError: no format is known by its suffix, or there is none of that name; or the path
             is ``-``, which elsewhere means stdout and would become a file of that name.
     """
-    if str(path) == "-":
-        raise UsageError(
-            "-o -: - is not a name of a file",
-            hint="--format F without -o says in which format the report goes to stdout",
-        )
+    refuse_dash(path)
     if chosen is not None:
         return check_format(chosen)
     suffix = path.suffix.lower()
@@ -82,6 +78,19 @@ def choose_format(path: Path, chosen: Format | None = None) -> Format:
         hint=f"name it {' or '.join(f'*{one}' for one in known)}, or choose one: "
         f"--format {'|'.join(RENDERINGS)}",
     )
+
+
+def refuse_dash(path: Path) -> None:
+    """Refuse ``-``, which elsewhere means stdout and would become a file of that name.
+
+    Raises:
+        UsageError: it is that.
+    """
+    if str(path) == "-":
+        raise UsageError(
+            "-o -: - is not a name of a file",
+            hint="--format F without -o says in which format the report goes to stdout",
+        )
 
 
 def check_format(name: str) -> Format:

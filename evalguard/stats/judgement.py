@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 
+from evalguard.core.amounts import finite_or_none
 from evalguard.core.comparison import Comparison, Outcome, Undecided, UndecidedKind
 from evalguard.core.verdict import Margin, MetricMargin, Verdict, decide, one_sided_level
 from evalguard.stats.binary import mcnemar_exact, tango_interval
@@ -299,7 +300,7 @@ def _margin_text(drift: Drift, size: float, unit: str) -> str:
 def _metric_change(drift: Drift, size: float) -> float | None:
     """A drift to the worse in units of the metric; None beyond what doubles hold."""
     change = drift.change_of(size)
-    return change if math.isfinite(change) else None
+    return finite_or_none(change)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from evalguard.comparison.report_files import write_run_page
 from evalguard.comparison.stored_run import TRACE_FILE, open_run_trace
@@ -15,6 +15,7 @@ from evalguard.core.settings import Value
 from evalguard.core.trace_record import SuspectModule
 from evalguard.engine.options import DEFAULT_OUTPUT, CompareOptions
 from evalguard.errors import EvalguardError, StoreError, UsageError, error_text
+from evalguard.report.formats import refuse_dash
 from evalguard.store.atomic_files import check_output, write_output
 from evalguard.store.run_folder import RunFolder, write_document, write_text
 from evalguard.tracing.trace_report import (
@@ -25,7 +26,6 @@ from evalguard.tracing.trace_report import (
 
 TRACE_PAGE = "trace.html"
 TraceFormat = Literal["text", "json", "html"]
-TRACE_FORMATS: tuple[TraceFormat, ...] = get_args(TraceFormat)
 _SUFFIXES: dict[str, TraceFormat] = {
     ".html": "html", ".htm": "html", ".json": "json", ".txt": "text",
 }  # fmt: skip
@@ -108,6 +108,7 @@ def requested_trace_files(
         UsageError: a suffix says no format, or the file cannot be written.
     """
     for path in paths:
+        refuse_dash(path)
         if format is None and path.suffix.lower() not in _SUFFIXES:
             raise UsageError(
                 f"{path}: the suffix {path.suffix!r} says no format of a trace",

@@ -85,6 +85,8 @@ def test_a_trace_is_shown_again_in_every_format_and_no_other(
     assert run("report", folder, "-o", "trace.dat", "--format", "json").out == ""
     assert json.loads(Path("trace.dat").read_text()) == told
     assert run("report", folder, "--format", "junit").code == 2
+    assert run("report", folder, "-o", "-", "--format", "json").code == 2
+    assert not Path("-").exists()
 
 
 def test_two_models_that_do_not_fit_side_by_side_are_loaded_in_turn(

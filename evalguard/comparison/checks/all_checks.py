@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from evalguard.answers.compared_generations import (
     find_missing_answers,
@@ -21,7 +22,11 @@ from evalguard.comparison.checks.insensitive_tasks import find_insensitive_tasks
 from evalguard.comparison.checks.nothing_known import find_silent_candidates
 from evalguard.comparison.checks.padding_changes import find_padding_changes
 from evalguard.comparison.checks.same_model import find_same_model
-from evalguard.comparison.checks.side_differences import SideDifference, find_side_differences
+from evalguard.comparison.checks.side_differences import (
+    SideDifference,
+    find_side_differences,
+    list_side_differences,
+)
 from evalguard.comparison.checks.spread_losses import find_spread_losses
 from evalguard.comparison.checks.unexpected_scores import find_unexpected_scores
 from evalguard.comparison.checks.untested_differences import find_untested_differences
@@ -49,7 +54,7 @@ from evalguard.harness.finished_runs.run_facts import (
 from evalguard.stats.judgement import MetricComparison
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class JudgedScores:
     """What a check may look at.
 
@@ -62,7 +67,6 @@ class JudgedScores:
         dependent: comparisons of documents that were found to drift alike.
         prompts: in which the two sides were asked differently.
         broken_answers: generated answers that the comparisons are without.
-        differences: of the two models, as they say it themselves.
         judgement: the gate's answer, with all that is reported beside it.
         notes: about clusters of tasks that are not compared.
     """
@@ -75,9 +79,18 @@ class JudgedScores:
     dependent: tuple[DependentDocuments, ...]
     prompts: Mapping[str, OtherPrompts]
     broken_answers: tuple[BrokenAnswers, ...]
-    differences: tuple[SideDifference, ...]
     judgement: GateJudgement
     notes: tuple[str, ...]
+
+    @cached_property
+    def differences(self) -> tuple[SideDifference, ...]:
+        """Of the two models, as they say it themselves."""
+        base, candidate = self.sides
+        return list_side_differences(
+            (base.identity, candidate.identity),
+            (base.description, candidate.description),
+            (base.declared, candidate.declared),
+        )
 
 
 def _find_unjudged(judged: JudgedScores) -> tuple[Finding, ...]:
@@ -179,8 +192,7 @@ def _find_declared(judged: JudgedScores) -> Iterable[Finding]:
 
 
 def _find_dependent(judged: JudgedScores) -> Iterable[Finding]:
-    failed = {one.comparison.key for one in judged.of_tasks if one.comparison.outcome == "failed"}
-    known = {one.comparison.key for one in judged.of_tasks} - failed
+    known = {one.comparison.key for one in judged.of_tasks if one.comparison.outcome != "failed"}
     return find_dependent_documents(
         [one for one in judged.dependent if one.comparison.key in known]
     )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from evalguard.core.amounts import finite_or_none
 from evalguard.core.comparison import Comparison
 from evalguard.core.document_columns import Rows, column_of
 from evalguard.core.figures import is_figure
@@ -156,8 +157,8 @@ def _judge_perplexity(
     if not beyond and base < _LARGE_METRICS[of.metric]:
         return None
     values: dict[str, FindingValue] = {
-        "base": base if math.isfinite(base) else None,
-        "nats_a_token": mean if tokens and math.isfinite(mean) else None,
+        "base": finite_or_none(base),
+        "nats_a_token": finite_or_none(mean) if tokens else None,
         "vocabulary": vocabulary or None,
     }
     short = f"{_number(base)}"
