@@ -25,15 +25,15 @@ test: $(VENV)/.test lint types
 test-slow: $(VENV)/.test $(VENV)/.ray browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not nightly and not systems and not gpu" -n 3 --dist worksteal --durations 25
 
-# Each system of docs/systems in an environment of its own, made once and kept under
-# EVALGUARD_SYSTEMS_CACHE. Half of making one would be compiling modules that no test imports;
-# pip reads 0 as "do not".
+# One system a change, GGUF with llama.cpp; the others of docs/systems are nightly. Each has an
+# environment of its own, made once and kept under EVALGUARD_SYSTEMS_CACHE. Half of making one would
+# be compiling modules that no test imports; pip reads 0 as "do not".
 test-systems: $(VENV)/.test
 	PIP_NO_COMPILE=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/systems -m "not nightly and not gpu" -n 3 --dist loadgroup --durations 25
 
-# Takes hours: full-size simulations, endurance runs, the lowest and newest dependencies.
+# Takes hours: full-size simulations, endurance runs, the lowest and newest dependencies, all systems.
 test-nightly: $(VENV)/.test $(VENV)/.ray browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nightly and not gpu" -n 2 --dist worksteal
+	PIP_NO_COMPILE=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nightly and not gpu" -n 2 --dist worksteal
 
 # All that runs on a GPU, in nine minutes at most, after the packages are there; what cannot be
 # installed is said in the table. vLLM pins a torch of its own: GPU="--vllm-python PYTHON".

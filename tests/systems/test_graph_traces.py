@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from evalguard.core.hyperparameters import compare_hyperparameters
 from evalguard.models.hyperparameters_read import read_model
 
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.nightly]
 
 
 def test_onnx_tensors_of_a_graph_agree_with_the_modules_they_were_traced_from(

@@ -14,7 +14,7 @@ from traced_ports import accumulated_errors, local_errors, opened, port, suspect
 
 from evalguard.core.settings import Setting, Target
 
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.nightly]
 
 
 OLD_LENS = Setting(

@@ -10,7 +10,7 @@ import pytest
 from system_models import MODEL, ORIGINAL, Compare, healthy, kl_mean, named, perplexity
 
 # One after the other: each looks whether a server is left.
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.nightly]
 
 FLAGS: dict[str, Any] = {
     "rope": {"reference": 4000.0, "candidate": 40.0, "target": "serve.rope-freq-base"},

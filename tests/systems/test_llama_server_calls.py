@@ -12,7 +12,7 @@ from chat_models import save_chat_model, teach_replies
 
 from evalguard.comparison.compare import compare
 
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.nightly]
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL: Any = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}

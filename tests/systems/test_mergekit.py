@@ -22,7 +22,7 @@ from system_models import (
 
 from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
 
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.nightly]
 
 
 MERGEKIT = ["torch==2.13.0", "transformers==5.23.0", "mergekit==0.1.5"]
@@ -63,7 +63,6 @@ def test_mergekit_a_whole_task_vector_gives_the_tuned_model(
     assert any(one["deltas"]["trained"] for one in facts if "deltas" in one)
 
 
-@pytest.mark.nightly
 def test_mergekit_a_density_that_loses_the_tuning_is_named(
     compare: Compare, noisy_model: Path
 ) -> None:
@@ -71,7 +70,6 @@ def test_mergekit_a_density_that_loses_the_tuning_is_named(
     assert named(found) == {"density"}
 
 
-@pytest.mark.nightly
 def test_mergekit_a_method_that_trims_is_named(compare: Compare, noisy_model: Path) -> None:
     method = {"reference": "task_arithmetic", "candidate": "ties", "target": "build.method"}
     port = merged(noisy_model)
@@ -100,7 +98,6 @@ def test_mergekit_an_interpolation_that_stops_halfway_is_named(
     assert named(found) == {"t"}
 
 
-@pytest.mark.nightly
 def test_mergekit_a_weight_of_a_half_is_named(compare: Compare, noisy_model: Path) -> None:
     port = merged(noisy_model)
     inputs = {**port["build"]["inputs"], "method": "task_arithmetic"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from system_models import MODEL, ORIGINAL, Compare, healthy, kl_mean, largest_difference, named
 
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.nightly]
 
 PACKAGES = [
     "torch==2.13.0", "transformers==5.23.0", "onnx==1.23.2", "onnxscript==0.7.2",
@@ -51,7 +51,6 @@ def test_onnx_int8_weights_are_named(compare: Compare) -> None:
     assert named(found) == {"weights"}
 
 
-@pytest.mark.nightly
 def test_onnx_modules_that_are_skipped_keep_their_weights(compare: Compare) -> None:
     skip = {"reference": ["model.layers.*.mlp.*"], "candidate": [], "target": "build.skip"}
     inputs = {**ONNX["build"]["inputs"], "weights": "int8"}

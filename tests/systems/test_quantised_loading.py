@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from system_models import MODEL, ORIGINAL, Compare, kl_mean, named, run_in
 
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.nightly]
 
 
 PACKAGES = [
@@ -47,10 +47,9 @@ def loaded_as(reference: dict[str, Any] | None, candidate: dict[str, Any]) -> di
             {"quant_method": "bitsandbytes", "load_in_8bit": True},
             {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
         ),
-        pytest.param(
+        (
             {"quant_method": "quanto", "weights": "int8"},
             {"quant_method": "quanto", "weights": "int4"},
-            marks=pytest.mark.nightly,
         ),
     ],
     ids=["bitsandbytes", "quanto"],

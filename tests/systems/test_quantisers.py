@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from system_models import MODEL, ORIGINAL, Compare, kl_mean, named, run_in
 
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.nightly]
 
 
 TORCHAO: dict[str, Any] = {
@@ -63,7 +63,6 @@ def untied(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.nightly
 def test_torchao_an_output_embedding_that_is_quantised_is_named_beside_larger_groups(
     compare: Compare, untied: Path
 ) -> None:

@@ -23,7 +23,7 @@ from system_models import (
 
 from evalguard.recipes.rwkv7 import convert
 
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.nightly]
 
 PIP_REQUIREMENTS = ["torch==2.13.0", "rwkv==0.8.32", "tokenizers", "numpy"]
 FLA_REQUIREMENTS = [
@@ -149,7 +149,6 @@ def test_fla_token_by_token_is_rwkv_pip(compare: Compare) -> None:
     assert kl_mean(found) < 1e-9
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "planted", [{"bos"}, {"bos", "state"}], ids=lambda planted: "+".join(sorted(planted))
 )
@@ -164,7 +163,6 @@ def test_fla_a_missing_bos_and_a_transposed_state_are_named_beside_five_other_se
     assert named(found) == planted
 
 
-@pytest.mark.nightly
 def test_fla_a_context_that_is_cut_is_named(compare: Compare) -> None:
     length = {"reference": 512, "candidate": 24, "target": "model_args.max_length"}
     candidate = port("prefill", "pad_to")
@@ -176,7 +174,6 @@ def test_fla_a_context_that_is_cut_is_named(compare: Compare) -> None:
     assert named(found) == {"length"}
 
 
-@pytest.mark.nightly
 def test_fla_a_rounded_group_norm_is_named_by_a_limit_on_kl(compare: Compare) -> None:
     gate = {"metrics": {"kl_mean": 1e-7}}
     found = compare(
@@ -207,7 +204,7 @@ def test_fla_of_a_checkpoint_that_is_rounded_already_the_norms_weights_are_no_se
 @pytest.mark.parametrize(
     "device",
     [
-        pytest.param("cpu", marks=pytest.mark.nightly),
+        "cpu",
         pytest.param(
             "cuda",
             marks=[

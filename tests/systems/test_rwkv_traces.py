@@ -15,7 +15,7 @@ from evalguard.core.settings import Setting, Target, Variant
 from evalguard.core.trace_points import token_inputs
 from evalguard.core.trace_record import Trace
 
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.nightly]
 
 
 def trace_there(base: Variant, candidates: Sequence[Variant], cache_dir: Path) -> list[Trace]:
@@ -31,7 +31,6 @@ def trace_there(base: Variant, candidates: Sequence[Variant], cache_dir: Path) -
     return found
 
 
-@pytest.mark.nightly
 def test_rwkv7_chunks_differ_from_the_recurrence_before_the_group_norm_and_pip_does_not(
     cache_dir: Path,
 ) -> None:

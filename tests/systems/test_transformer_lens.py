@@ -20,7 +20,7 @@ from system_models import (
     named,
 )
 
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.nightly]
 
 LENS: dict[str, Any] = {
     "model": "transformer_lens",
@@ -95,7 +95,6 @@ def test_a_hooked_transformer_with_the_checkpoints_own_pattern_of_attention_is_t
     assert kl_mean(found) < 1e-8
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "planted",
     [{"scale", "types"}, {"attention_cap"}, {"logit_cap", "scale"}, {"rope"}],
@@ -125,7 +124,6 @@ def test_transformer_lens_4_3_0_wraps_the_model_and_is_the_model(compare: Compar
     assert kl_mean(found) < 1e-12
 
 
-@pytest.mark.nightly
 def test_the_compatibility_mode_of_3_5_1_is_off_and_the_version_is_named(compare: Compare) -> None:
     versions = {"package.transformer-lens": {"reference": "4.3.0", "candidate": "3.5.1"}}
     port = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from system_models import MODEL, ORIGINAL, Compare
 
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.nightly]
 
 # The command `transformers` would do; as a module it is found whatever PATH says.
 PROGRAM = "from transformers.cli.transformers import main; main()"
