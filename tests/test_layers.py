@@ -108,6 +108,16 @@ def test_a_class_name_has_one_meaning() -> None:
     assert not {name: where for name, where in homes.items() if len(where) > 1}
 
 
+def test_what_a_command_gives_is_a_result_of_its_report() -> None:
+    """Whatever has both a JSON document and a screen; ``TrackResult`` has no document."""
+    for name, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and name != "evalguard.core.result":
+                says = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+                of = {ast.unparse(base).partition("[")[0] for base in node.bases}
+                assert not {"to_dict", "render"} <= says or "Result" in of, f"{name}.{node.name}"
+
+
 def test_no_module_is_on_an_import_cycle() -> None:
     graph: dict[str, set[str]] = {}
     names = {name for name, _ in modules()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from rich.text import Text
 
 from evalguard.core.amounts import size_text
+from evalguard.core.result import Result
 from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError
 from evalguard.page.rounding import format_count
 from evalguard.page.safe_text import fit_text, printable
@@ -116,24 +116,28 @@ def _when(seconds: float) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheResult:
-    """What was found or done, for a person and for a program."""
-
-    found: CacheListing | CachePruning
+class CacheResult(Result[CacheListing | CachePruning]):
+    """What was found in the cache, or removed from it."""
 
     @property
     def exit_code(self) -> int:
         """1 where something could not be removed."""
-        odd = isinstance(self.found, CachePruning) and self.found.failed
+        odd = isinstance(self.report, CachePruning) and self.report.failed
         return EXIT_REGRESSED if odd else EXIT_PASSED
 
-    def to_json(self) -> str:
-        """Return one JSON document."""
-        return json.dumps(cache_document(self.found), indent=2)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the listing, or what was removed, as plain data."""
+        return cache_document(self.report)
 
-    def render(self, *, width: int, color: bool) -> str:
+    def render(
+        self,
+        *,
+        width: int = 80,
+        color: bool = False,
+        verbose: bool = False,  # noqa: ARG002 - all is shown already
+    ) -> str:
         """Return text for a terminal."""
-        return cache_text(self.found, width=width, color=color)
+        return cache_text(self.report, width=width, color=color)
 
 
 def list_cache(cache_dir: Path | None) -> CacheResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from evalguard.core.comparison import Comparison, Influence, Stopping
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.gate import GateResult
 from evalguard.core.noise_floor import Floor
+from evalguard.core.result import Result
 from evalguard.core.settings import Value
 from evalguard.report.compare_document import compare_document, distribution_row
 from evalguard.report.compare_terminal import render_terminal
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CompareResult:
+class CompareResult(Result[CompareReport]):
     """A finished comparison.
 
     ``report`` holds everything; the properties are shortcuts to it. ``passed`` is True only if
@@ -34,7 +34,6 @@ class CompareResult:
     have them too.
     """
 
-    report: CompareReport
     problems: tuple[str, ...] = ()
 
     @property
@@ -58,11 +57,6 @@ class CompareResult:
         return self.report.gate.passed
 
     @property
-    def exit_code(self) -> int:
-        """What the command line ends with: 0, 1, 3 or 4."""
-        return self.report.exit_code
-
-    @property
     def run_folder(self) -> str | None:
         """Folder with result.json and the samples, or None if nothing was written."""
         return self.report.run_folder
@@ -70,10 +64,6 @@ class CompareResult:
     def to_dict(self) -> dict[str, Value]:
         """Return the JSON contract (schema ``evalguard.compare/1``) as plain data."""
         return compare_document(self.report)
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """Return the JSON contract as text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per comparison, one column per field of ``Comparison``.

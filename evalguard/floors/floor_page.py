@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from evalguard.core.compare_report import RunIdentity
 from evalguard.core.noise_floor import DistributionShift, MetricFloor, Shift, TaskDistributionFloor
+from evalguard.core.result import Result
 from evalguard.core.settings import Value
 from evalguard.floors.floor_report import FloorReport, floor_document
 from evalguard.page import rounding
@@ -322,10 +322,8 @@ def _stored_text(report: FloorReport) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FloorResult:
-    """A measured floor. ``report`` holds everything; the properties are shortcuts to it."""
-
-    report: FloorReport
+class FloorResult(Result[FloorReport]):
+    """A measured floor: exit code 0, or 3 where a metric has no floor."""
 
     @property
     def floors(self) -> tuple[MetricFloor, ...]:
@@ -337,18 +335,9 @@ class FloorResult:
         """How far each variation moved each metric."""
         return self.report.shifts
 
-    @property
-    def exit_code(self) -> int:
-        """What the command line ends with: 0, or 3 where a metric has no floor."""
-        return self.report.exit_code
-
     def to_dict(self) -> dict[str, Value]:
         """Return the JSON contract (schema ``evalguard.floor/1``) as plain data."""
         return floor_document(self.report)
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """Return the JSON contract as text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per variation and metric, one column per field of ``Shift``.

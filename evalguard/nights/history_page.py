@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 from rich.text import Text
 
 from evalguard.core.amounts import size_text
+from evalguard.core.result import Result
 from evalguard.core.verdict import DriftUnit
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, UsageError
 from evalguard.nights.change_points import ChangePoint
@@ -524,26 +525,24 @@ def render_history_page(report: TrendReport) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryResult:
-    """What was found."""
-
-    found: Found
+class HistoryResult(Result[Found]):
+    """What was found in a history, or changed in it."""
 
     @property
     def exit_code(self) -> int:
         """1 where a check found something damaged, 3 where all that was asked for is damaged, else
         0: a history judges nothing."""
-        if isinstance(self.found, HistoryCheck):
-            return EXIT_REGRESSED if self.found.problems else EXIT_PASSED
-        return EXIT_FAILED if _is_all_damaged(self.found) else EXIT_PASSED
+        if isinstance(self.report, HistoryCheck):
+            return EXIT_REGRESSED if self.report.problems else EXIT_PASSED
+        return EXIT_FAILED if _is_all_damaged(self.report) else EXIT_PASSED
 
-    def to_json(self) -> str:
-        """Return one JSON document (schema ``evalguard.history/1``)."""
-        return json.dumps(history_document(self.found), indent=2, allow_nan=False)
+    def to_dict(self) -> dict[str, Any]:
+        """Return one JSON document (schema ``evalguard.history/1``) as plain data."""
+        return history_document(self.report)
 
     def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
         """Return text for a terminal; with ``verbose`` every trend."""
-        return history_text(self.found, width=width, color=color, verbose=verbose)
+        return history_text(self.report, width=width, color=color, verbose=verbose)
 
 
 def _is_all_damaged(found: Found) -> bool:

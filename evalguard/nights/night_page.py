@@ -21,6 +21,7 @@ from evalguard.core.compare_report import Format
 from evalguard.core.exit_code import EXIT_GIT_BISECT_SKIP
 from evalguard.core.findings import Finding, without_quotes
 from evalguard.core.gate_state import GateState, Key
+from evalguard.core.result import Result
 from evalguard.engine.options import CompareOptions
 from evalguard.errors import (
     EXIT_FAILED,
@@ -556,14 +557,13 @@ def _state_rank(pair: PairNight) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class NightlyResult:
+class NightlyResult(Result[NightReport]):
     """A finished night.
 
     ``problems`` say what of it could not be written, ``tracked`` what became of its runs at
     experiment trackers.
     """
 
-    report: NightReport
     problems: tuple[str, ...] = ()
     tracked: tuple[str, ...] = ()
 
@@ -572,18 +572,9 @@ class NightlyResult:
         """What every pair came to."""
         return self.report.pairs
 
-    @property
-    def exit_code(self) -> int:
-        """Over all pairs: 1, 3, 4 or 0; see ``gravest_exit_code``."""
-        return self.report.exit_code
-
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract (schema ``evalguard.nightly/1``) as plain data."""
         return night_document(self.report)
-
-    def to_json(self) -> str:
-        """Return the JSON contract as text."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
         """Return the text that the command line prints; with ``verbose`` every pair and note."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from evalguard.core.figures import is_figure
 from evalguard.core.repeat_command import planned_as_comparison
+from evalguard.core.result import Result
 from evalguard.core.settings import Value
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED
 from evalguard.page import rounding
@@ -486,10 +486,8 @@ def plan_schema() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanResult:
-    """A finished plan. ``report`` holds everything; the properties are shortcuts to it."""
-
-    report: PlanReport
+class PlanResult(Result[PlanReport]):
+    """A finished plan: exit code 0, or 3 where a metric gave no scores."""
 
     @property
     def metrics(self) -> tuple[MetricPlan, ...]:
@@ -501,18 +499,9 @@ class PlanResult:
         """Expected time and tokens, per task and model."""
         return self.report.costs
 
-    @property
-    def exit_code(self) -> int:
-        """What the command line ends with: 0, or 3 where a metric gave no scores."""
-        return self.report.exit_code
-
     def to_dict(self) -> dict[str, Value]:
         """Return the JSON contract (schema ``evalguard.plan/1``) as plain data."""
         return plan_document(self.report)
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """Return the JSON contract as text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
         """Return the screen that the command line prints; with ``verbose`` all of the plan."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from evalguard.core.compare_report import CompareReport, Format
 from evalguard.core.exit_code import EXIT_GIT_BISECT_SKIP
 from evalguard.core.redaction import redacted_text
 from evalguard.core.repeat_command import as_bisection, as_one_pair
+from evalguard.core.result import Result
 from evalguard.engine.bisect_choice import names_off_reference
 from evalguard.engine.choices import with_workers
 from evalguard.engine.interrupts import interruptible
@@ -44,14 +44,13 @@ _Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class SeveralResult:
+class SeveralResult(Result[SeveralReport]):
     """Finished comparisons of several candidates with one base.
 
     ``results`` are those of the candidates that have a verdict, each like that of ``compare``.
     ``problems`` say what could not be written or kept.
     """
 
-    report: SeveralReport
     results: tuple[CompareResult, ...]
     problems: tuple[str, ...] = ()
 
@@ -60,18 +59,9 @@ class SeveralResult:
         """Whether the gate of every candidate passed."""
         return self.report.state == "passed"
 
-    @property
-    def exit_code(self) -> int:
-        """Over all candidates: 1, 3, 4 or 0."""
-        return self.report.exit_code
-
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract (schema ``evalguard.compare-several/1``) as plain data."""
         return several_document(self.report)
-
-    def to_json(self) -> str:
-        """Return the JSON contract as text."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def rendered(self, chosen: Format) -> str:
         """Return the report in a format of ``SEVERAL_FORMATS``, as the text of a file."""

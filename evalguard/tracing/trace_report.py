@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,11 +121,6 @@ def trace_document(report: TraceReport) -> dict[str, Any]:
     if not report.trace.details:
         content["documents"] = [{**one, "token_texts": []} for one in content["documents"]]
     return with_checksum(nulls_told(content, "caveats"))
-
-
-def render_trace_json(report: TraceReport) -> str:
-    """Return the document as text."""
-    return json.dumps(trace_document(report), indent=2, allow_nan=False)
 
 
 def trace_schema() -> dict[str, Any]:

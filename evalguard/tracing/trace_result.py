@@ -11,6 +11,7 @@ from typing import Literal
 
 from evalguard.comparison.report_files import write_run_page
 from evalguard.comparison.stored_run import TRACE_FILE, open_run_trace
+from evalguard.core.result import Result
 from evalguard.core.settings import Value
 from evalguard.core.trace_record import SuspectModule
 from evalguard.engine.options import DEFAULT_OUTPUT, CompareOptions
@@ -20,7 +21,6 @@ from evalguard.store.atomic_files import check_output, write_output
 from evalguard.store.run_folder import RunFolder, write_document, write_text
 from evalguard.tracing.trace_report import (
     TraceReport,
-    render_trace_json,
     trace_document,
 )
 
@@ -32,13 +32,14 @@ _SUFFIXES: dict[str, TraceFormat] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TraceResult:
-    """A finished trace. ``report`` holds everything.
+class TraceResult(Result[TraceReport]):
+    """A finished trace.
+
+    Exit code 0: nothing beyond the floor; 1: a location is named; 3: nothing known.
 
     ``problems`` say what could not be written; they change no exit code.
     """
 
-    report: TraceReport
     problems: tuple[str, ...] = ()
 
     @property
@@ -51,18 +52,9 @@ class TraceResult:
         """Modules beyond the floor, the largest local ratio first."""
         return self.report.trace.suspects
 
-    @property
-    def exit_code(self) -> int:
-        """0 nothing beyond the floor, 1 a location is named, 3 nothing known."""
-        return self.report.exit_code
-
     def to_dict(self) -> dict[str, Value]:
         """Return the JSON contract (schema ``evalguard.trace/1``) as plain data."""
         return trace_document(self.report)
-
-    def to_json(self) -> str:
-        """Return the JSON contract as text."""
-        return render_trace_json(self.report)
 
     def to_html(self) -> str:
         """Return the trace as one self-contained page."""

@@ -30,10 +30,10 @@ from evalguard.report.formats import render_report
 from evalguard.tracing.trace_page import growth_lines, render_trace, render_trace_page
 from evalguard.tracing.trace_report import (
     read_trace,
-    render_trace_json,
     trace_document,
     trace_schema,
 )
+from evalguard.tracing.trace_result import TraceResult
 from evalguard.tracing.trace_view import DepthPoint, build_trace_view, depth_points
 
 VALIDATOR = jsonschema.Draft202012Validator(trace_schema())
@@ -54,7 +54,7 @@ def test_the_schema_is_a_schema_and_asks_for_every_key() -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_stored_trace_is_read_back_as_it_was(name: str) -> None:
     shown = EXAMPLES[name]
-    again = read_trace(json.loads(render_trace_json(shown)))
+    again = read_trace(json.loads(TraceResult(shown).to_json()))
     assert trace_document(again) == trace_document(shown)
     assert render_trace(again, width=80, verbose=True) == render_trace(
         shown, width=80, verbose=True
@@ -71,7 +71,7 @@ def test_a_stored_trace_is_read_back_as_it_was(name: str) -> None:
     ],
 )
 def test_a_damaged_document_is_refused_with_the_key(change: Any, words: str) -> None:
-    written = json.loads(render_trace_json(LOCATED))
+    written = json.loads(TraceResult(LOCATED).to_json())
     change(written)
     with pytest.raises(StoreError, match=words):
         read_trace(written)

@@ -134,7 +134,7 @@ def test_a_row_that_no_question_meets_any_more_is_named_by_all_of_them(
         answers.append(find_flips(file, nothing, first="1", second="3"))
     for found in map(HistoryResult, answers):
         assert said in " ".join(found.render().split()) or "  " in said
-        assert any(said in problem for problem in found.found.problems)
+        assert any(said in problem for problem in found.report.problems)
         assert found.exit_code == 0, "what is left is known"
     if asked:
         with pytest.raises(EvalguardError, match="damaged"):
