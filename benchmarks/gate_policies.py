@@ -24,9 +24,9 @@ from benchmarks.output import deliver
 from evalguard.comparison.compare import resolve_request
 from evalguard.comparison.listing import find_demo_guard
 from evalguard.config.guard_search import load_guards
+from evalguard.config.options import CompareOptions
 from evalguard.core.gate import Gate
 from evalguard.core.pairing import PairedScores, pair
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.score_models import score_sides
 from evalguard.stats.compare_scores import compare_scores
 

@@ -26,8 +26,8 @@ from evalguard.bisect.oracle.oracle_opening import open_model_oracle
 from evalguard.bisect.subject import Subject, choose_subject
 from evalguard.comparison.compare import compare_sides
 from evalguard.comparison.finished_comparison import FinishedComparison
+from evalguard.config.options import make_options
 from evalguard.core.amounts import size_text
-from evalguard.engine.options import make_options
 from evalguard.recipes.gguf import convert
 
 DAMAGED = 2  # the layer whose MLP is in int4 in the second model

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from evalguard.bisect.command import bisect_settings, resume_bisection
     from evalguard.comparison.compare import compare
     from evalguard.comparison.result import CompareResult
-    from evalguard.engine.options import CompareOptions
+    from evalguard.config.options import CompareOptions
     from evalguard.floors.floor_page import FloorResult
     from evalguard.floors.floor_run import floor
     from evalguard.nights.night import nightly
@@ -59,7 +59,7 @@ _HOMES = {
     "nightly": "evalguard.nights.night",
     "PlanResult": "evalguard.planning.plan_page",
     "plan": "evalguard.planning.plan_run",
-    "CompareOptions": "evalguard.engine.options",
+    "CompareOptions": "evalguard.config.options",
     "CompareResult": "evalguard.comparison.result",
     "compare_several": "evalguard.several.several_run",
     "SeveralResult": "evalguard.several.several_run",

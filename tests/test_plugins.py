@@ -14,10 +14,10 @@ import pytest
 from tracked_examples import example
 
 from evalguard.config.guard_search import load_guards
+from evalguard.config.options import CompareOptions
 from evalguard.config.trust import require_code_allowed
 from evalguard.conversion.building import build
 from evalguard.conversion.planning import plan_conversion
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.tracker_choice import choose_sinks
 from evalguard.errors import BuildError, GuardFileError, UsageError
 from evalguard.plugins import RECIPES, TRACKERS

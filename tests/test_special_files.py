@@ -15,8 +15,8 @@ import pytest
 from evalguard.comparison.stored_base import read_baseline
 from evalguard.comparison.stored_run import read_stored_run
 from evalguard.config.guard_search import load_guards
+from evalguard.config.options import CompareOptions
 from evalguard.distributions.reference_file import ReferenceFile
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.sources import SideSpec, resolve_side
 from evalguard.errors import EvalguardError
 from evalguard.harness.finished_runs.foreign_json import read_file, read_lines

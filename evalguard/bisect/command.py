@@ -19,7 +19,7 @@ from evalguard.comparison.ending import finish_resumed_run, finish_run
 from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.comparison.result import CompareResult
 from evalguard.comparison.stored_run import read_stored_run
-from evalguard.engine.options import CompareOptions, make_options
+from evalguard.config.options import CompareOptions, make_options
 from evalguard.engine.pair_waivers import with_start_date
 from evalguard.engine.servers import keep_servers
 from evalguard.errors import UsageError

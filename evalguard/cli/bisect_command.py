@@ -17,19 +17,7 @@ from evalguard.cli.click_options import (
     model_option,
     read_compare_options,
 )
-from evalguard.cli.option_groups import (
-    BASE,
-    EPILOG,
-    FLOOR_FILE,
-    GATE,
-    HISTORY,
-    MODELS,
-    OUTPUT,
-    RUNNING,
-    SEARCH,
-    TASKS,
-    TRACKING,
-)
+from evalguard.cli.option_groups import BASE, BISECT, EPILOG
 from evalguard.cli.output import CommandResult, Job, check_stdout_formats, comparison_result
 from evalguard.errors import UsageError
 
@@ -81,7 +69,7 @@ _FIRST_OF_BISECT = (
     metavar="RUN",
     help="Continue a bisection that was stopped; RUN is its run folder.",
 )
-@add_options(*SEARCH, *MODELS, *TASKS, *RUNNING, *GATE, FLOOR_FILE, HISTORY, TRACKING, *OUTPUT)
+@add_options(*BISECT)
 @click.pass_context
 def bisect_command(
     context: click.Context,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from evalguard.cli.value_types import NO_HISTORY
+from evalguard.config.declared_options import DeclaredOption, declared_options
+from evalguard.config.options import NO_HISTORY, CompareOptions, parse_arguments
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,25 +20,28 @@ if TYPE_CHECKING:
 
 
 def read_compare_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Turn click's values into fields of CompareOptions."""
-    from evalguard.engine.options import parse_arguments
-
-    options = dict(given)
-    _check_limits_once(options.get("gate_limits", ()))
-    for name in ("base_model_args", "cand_model_args", "gen_kwargs"):
-        if name in options:
-            options[name] = parse_arguments(options[name], where=f"--{name.replace('_', '-')}")
-    for name in ("base_set", "cand_set", "gate_limits"):
-        if name in options:
-            options[name] = dict(options[name])
-    if "tasks" in options:
-        options["tasks"] = _read_tasks(options["tasks"])
-    if "allow_differing" in options:
-        options["allow_differing"] = frozenset(options["allow_differing"])
-    options["use_cache"] = not options.pop("no_cache", False)
+    """Turn click's values into fields of CompareOptions; what is none of these stays."""
+    declared = declared_options(CompareOptions)
+    options = {
+        name: _read_typed(declared[name], value) if name in declared else value
+        for name, value in given.items()
+    }
     if options.get("history") == NO_HISTORY:
         options |= {"history": None, "use_history": False}
     return options
+
+
+def _read_typed(declared: DeclaredOption, value: Any) -> Any:
+    kind = declared.option.kind
+    if kind == "arguments":
+        return parse_arguments(value, where=declared.flag)
+    if kind == "gate_metrics":
+        _check_limits_once(value)
+    if kind in ("settings", "gate_metrics"):
+        return dict(value)
+    if kind == "names":
+        return _read_tasks(value)
+    return declared.read(value)
 
 
 def _read_tasks(typed: str) -> tuple[str, ...]:
@@ -74,28 +78,6 @@ def list_ignored_options(context: click.Context, counting: Collection[str]) -> l
     ]
 
 
-# Where it is a key of the guard file, how that is written.
-_GUARD_KEYS: Mapping[str, str] = {
-    "--bisect-budget": "run: {bisect_budget: N}",
-    "--bisect-jobs": "run: {bisect_jobs: N}",
-    "--bisect-over": "run: {bisect_over: layers}",
-    "--bisect-thorough": "run: {bisect_thorough: true}",
-    "--no-bisect-thorough": "run: {bisect_thorough: false}",
-    "--broken-documents": "gate: {broken_documents: N}",
-    "--cache-max-size": "run: {cache_max_size: 20GB}",
-    "--fewshot-as-multiturn": "run: {fewshot_as_multiturn: true}",
-    "--memory": "run: {memory: sequential}",
-    "--no-share-prefixes": "run: {share_prefixes: false}",
-    "--reference-top-k": "run: {reference_top_k: N}",
-    "--rolling-bos": "run: {rolling_bos: once}",
-    "--sequential-alpha": "run: {sequential_alpha: P}",
-    "--share-prefixes": "run: {share_prefixes: true}",
-    "--system-instruction": "run: {system_instruction: TEXT}",
-    "--timeout": "run: {timeout: SECONDS}",
-    "--token-budget": "run: {token_budget: N}",
-    "--track-documents": "run: {track_documents: true}",
-    "--worker": "run: {worker: always}",
-}
 _ELSEWHERE: Mapping[str, str] = {
     "--aa": "`evalguard floor --base MODEL`",
     "--baseline": "`--base RUN`, or `--base RUN:NAME` for another model in there",
@@ -104,14 +86,6 @@ _ELSEWHERE: Mapping[str, str] = {
     "--reference": "`--save-reference FILE` to write it, `--base FILE` to read it",
     "--vary": "`evalguard floor --base MODEL --vary WHAT`",
 }
-_OF_BISECT: Mapping[str, str] = {
-    "--bisect-budget": "--budget N",
-    "--bisect-jobs": "--jobs N",
-    "--bisect-over": "--over layers",
-    "--bisect-thorough": "--thorough",
-    "--no-bisect-thorough": "--no-thorough",
-}
-MOVED = frozenset({*_GUARD_KEYS, *_ELSEWHERE})
 _CHECKED_WHEN_READ = (
     "what is kept is checked when it is read, set aside where it is damaged, and made anew",
     "evalguard cache ls counts what was set aside",
@@ -133,11 +107,24 @@ def explain_move(option: str) -> UsageError | None:
     option = option.replace("_", "-")
     if option in _ELSEWHERE:
         return UsageError(f"{option} is now {_ELSEWHERE[option]}")
-    if option not in _GUARD_KEYS:
-        return None
-    command = f", or `evalguard bisect {_OF_BISECT[option]}`" if option in _OF_BISECT else ""
+    for declared in declared_options(CompareOptions).values():
+        key = f"--{declared.name.replace('_', '-')}"
+        off = f"--no-{key[2:]}" if declared.type is bool else ""
+        if declared.option.example and option in (key, off):
+            return _is_a_key(option, declared, off=option == off)
+    return None
+
+
+def _is_a_key(option: str, declared: DeclaredOption, *, off: bool) -> UsageError:
+    example = "false" if off else declared.option.example
+    written = f"{declared.option.section}: {{{declared.name}: {example}}}"
+    command = ""
+    if declared.option.help:  # of bisect
+        words = declared.flag_when_off if off else declared.flag
+        value = "" if declared.type is bool else f" {example}"
+        command = f", or `evalguard bisect {words}{value}`"
     return UsageError(
-        f"{option} is now `{_GUARD_KEYS[option]}` of the guard file{command}",
+        f"{option} is now `{written}` of the guard file{command}",
         hint="a guard file may hold that alone; --config FILE names it",
     )
 

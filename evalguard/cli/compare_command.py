@@ -9,20 +9,7 @@ from typing import Any
 import click
 
 from evalguard.cli.click_options import Command, add_options, model_option, read_compare_options
-from evalguard.cli.option_groups import (
-    BASE,
-    BISECT,
-    CANDIDATE_SETTINGS,
-    EPILOG,
-    FLOOR_FILE,
-    GATE,
-    HISTORY,
-    MODELS,
-    OUTPUT,
-    RUNNING,
-    TASKS,
-    TRACKING,
-)
+from evalguard.cli.option_groups import BASE, COMPARE, EPILOG, OUTPUT, RUNNING, take
 from evalguard.cli.output import CommandResult, Job, check_stdout_formats, comparison_result
 from evalguard.errors import UsageError
 
@@ -59,7 +46,7 @@ _FIRST_OF_COMPARE = (
     is_flag=True,
     help="Each candidate was made from the one before it: split the drift over the steps.",
 )
-@add_options(*MODELS, *TASKS, *RUNNING, *GATE, BISECT, FLOOR_FILE, HISTORY, TRACKING, *OUTPUT)
+@add_options(*COMPARE)
 @click.pass_context
 def compare_command(
     context: click.Context,
@@ -103,7 +90,7 @@ _FIRST_OF_DEMO = (
     first=_FIRST_OF_DEMO,
     short_help="Compare the built-in model with a port of it.",
 )
-@add_options(CANDIDATE_SETTINGS, *RUNNING, BISECT, TRACKING, *OUTPUT)
+@add_options(*take("cand_set"), *RUNNING, *take("bisect", "track"), *OUTPUT)
 @click.pass_obj
 def demo_command(command: str, /, as_json: bool, **given: Any) -> Job:
     """Compare the built-in model with a port of it that went wrong (exit code 1)."""

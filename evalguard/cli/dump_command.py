@@ -17,16 +17,7 @@ from evalguard.cli.click_options import (
     output_option,
     read_compare_options,
 )
-from evalguard.cli.option_groups import (
-    CACHE_DIR,
-    DEBUG,
-    DEVICE,
-    ONE_MODEL,
-    PROMPTS,
-    QUIET,
-    TASK_NAMES,
-    THREADS,
-)
+from evalguard.cli.option_groups import DEBUG, ONE_MODEL, PROMPTS, QUIET, TASK_NAMES, take
 from evalguard.cli.output import CommandResult, Job
 from evalguard.cli.trace_command import document_options, read_document_ids
 
@@ -57,9 +48,7 @@ _FIRST = (
         help="A port's dump: propose which of its tensors is which point (names.yaml).",
     ),
     *ONE_MODEL,
-    DEVICE,
-    THREADS,
-    CACHE_DIR,
+    *take("device", "threads", "cache_dir"),
     output_option(
         "-o",
         "--output",

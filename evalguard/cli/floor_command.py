@@ -10,17 +10,13 @@ import click
 
 from evalguard.cli.click_options import Command, add_options, model_option, read_compare_options
 from evalguard.cli.option_groups import (
-    CONFIDENCE,
-    DISTRIBUTIONS,
-    EXECUTION,
-    MARGIN,
-    NO_CACHE,
     ONE_MODEL,
     SCORING,
     SHOWING,
     TASKS,
     UNCHANGED_SINCE,
     VARY,
+    take,
 )
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
 
@@ -38,7 +34,7 @@ _FIRST_OF_FLOOR = (
     "confidence",
     "batch_size",
     "device",
-    "no_cache",
+    "use_cache",
     "as_json",
 )
 
@@ -61,12 +57,9 @@ _FIRST_OF_FLOOR = (
     *ONE_MODEL,
     *TASKS,
     *SCORING,
-    EXECUTION,
-    DISTRIBUTIONS,
-    NO_CACHE,
+    *take("execution", "distributions", "use_cache"),
     UNCHANGED_SINCE,
-    MARGIN,
-    CONFIDENCE,
+    *take("margin", "confidence"),
     *SHOWING,
 )
 @click.pass_obj

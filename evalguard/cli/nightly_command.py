@@ -10,20 +10,23 @@ import click
 
 from evalguard.cli.click_options import Command, add_options, option_factory, read_compare_options
 from evalguard.cli.option_groups import (
-    BISECT,
     CODE,
     CONFIG,
     EPILOG,
-    NIGHT_HISTORY,
     OUTPUT,
     RUNNING,
-    STRICT,
     TRACKING,
+    take,
 )
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
 from evalguard.cli.value_types import FiniteRange
 
 _night_option = option_factory("Night")
+(_HISTORY,) = take(
+    "history",
+    help="Add this run to a history, or to none. Default: the guard file's, else history.sqlite "
+    "beside the nights.",
+)
 _FIRST_OF_NIGHTLY = (
     "config",
     "allow_code",
@@ -63,7 +66,7 @@ _FIRST_OF_NIGHTLY = (
     help="Stop a pair, or its bisection, after HOURS; 0: never. Default: the guard file's "
     "run: {pair_hours: N}, else 12.",
 )
-@add_options(CONFIG, *CODE, *RUNNING, STRICT, BISECT, NIGHT_HISTORY, TRACKING, *OUTPUT)
+@add_options(CONFIG, *CODE, *RUNNING, *take("strict", "bisect"), _HISTORY, TRACKING, *OUTPUT)
 @click.pass_obj
 def nightly_command(command: str, /, as_json: bool, **given: Any) -> Job:
     """Compare every pair of the guard file: first all verdicts, then bisections of what failed.

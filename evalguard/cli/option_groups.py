@@ -1,26 +1,24 @@
-"""The options that several commands share, by group."""
+"""The options that several commands share: declared ones as click has them, and those of cli alone.
+
+What an option of a comparison is called and says stands in ``config/options.py``; here is which
+command takes which.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
 
 import click
 
 from evalguard.cli.click_options import (
     PATH,
-    bisect_option,
+    Option,
     cache_option,
-    distribution_option,
-    files_option,
     floor_option,
-    gate_option,
     model_option,
     output_option,
-    record_option,
-    scoring_option,
-    speed_option,
-    task_option,
 )
 from evalguard.cli.value_types import (
     BatchSize,
@@ -30,270 +28,95 @@ from evalguard.cli.value_types import (
     MarginValue,
     Pairs,
 )
-from evalguard.core.compare_report import FORMATS
+from evalguard.config.declared_options import DeclaredOption, Kind, declared_options
+from evalguard.config.options import CompareOptions
 from evalguard.core.noise_floor import FACTORS
-from evalguard.core.tracked_run import BUILT_IN_TRACKERS
 from evalguard.run_token import go_on_with
 
-_BUDGET_HELP = "Most full evaluations that the search may spend. Default: no limit."
-_THOROUGH_HELP = "Also prove small effects; costs more evaluations."
-_JOBS_HELP = "Models that are evaluated at the same time. Default 1."
-_OVER_HELP = "What to search: settings, layers or modules."
-_OVER = click.Choice(["settings", "layers", "modules"])
-BISECT = bisect_option(
-    "--bisect",
-    type=click.Choice(["auto", "always", "never"]),
-    help="Search the settings for culprits. Default auto: if the gate fails and the candidate "
-    "declares settings.",
-)
-SEARCH = (
-    bisect_option(
-        "--budget",
-        "bisect_budget",
-        type=FiniteRange(min=0),
-        metavar="EVALUATIONS",
-        help=_BUDGET_HELP,
-    ),
-    bisect_option("--thorough/--no-thorough", "bisect_thorough", default=None, help=_THOROUGH_HELP),
-    bisect_option(
-        "--jobs", "bisect_jobs", type=click.IntRange(min=1), metavar="N", help=_JOBS_HELP
-    ),
-    bisect_option("--over", "bisect_over", type=_OVER, metavar="WHAT", help=_OVER_HELP),
-)
-MODEL_ARGS = "NAME=VALUE,...|JSON"
-TASK_NAMES = (
-    task_option(
-        "--tasks",
-        default="",
-        metavar="TASK,...",
-        help="lm-eval tasks, tags or groups. Default: the guard file's.",
-    ),
-    task_option(
-        "--include-path",
-        type=PATH,
-        multiple=True,
-        metavar="FOLDER",
-        help="Folder with more task files. Repeatable.",
-    ),
-)
-PROMPTS = (
-    task_option(
-        "--num-fewshot",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Number of few-shot examples in the prompt. Default: the task's.",
-    ),
-    task_option(
-        "--seed",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Seed of few-shot examples, sampling and the order of documents.",
-    ),
-    task_option(
-        "--apply-chat-template",
-        is_flag=False,
-        flag_value=True,
-        type=ChatTemplate(),
-        default=None,
-        help="Use the chat template of each model.",
-    ),
-)
-TASKS = (
-    *TASK_NAMES,
-    task_option(
-        "--requests",
-        type=PATH,
-        metavar="FILE",
-        help="Chat requests in OpenAI's form, one a line.",
-    ),
-    task_option(
-        "--limit",
-        type=LimitValue(),
-        help="First N documents per task, or a share (0.1).",
-    ),
-    *PROMPTS,
-    task_option(
-        "--gen-kwargs",
-        default="",
-        metavar=MODEL_ARGS,
-        help="Generation arguments, in addition to the task's.",
-    ),
-    task_option(
-        "--confirm-run-unsafe-code",
-        is_flag=True,
-        help="Allow tasks that execute what the model writes.",
-    ),
-    task_option(
-        "--allow-differing",
-        type=click.Choice(["prompt", "tokens"]),
-        multiple=True,
-        help="Accept that prompts or token ids of the two sides differ (tokens: the versions of "
-        "lm-eval of finished runs, too). Repeatable.",
-    ),
-    gate_option(
-        "--cluster",
-        default="",
-        metavar="FIELD",
-        help="Treat documents with the same value of FIELD (a passage, say) as dependent.",
-    ),
-)
-TRACKING = record_option(
-    "--track",
-    metavar="NAME",
-    multiple=True,
-    help=f"Send the finished run to a tracker: {', '.join(BUILT_IN_TRACKERS)}, one that another "
-    "package brings, or none. Repeatable. Default: W&B where it is configured.",
-)
+Decorator = Callable[[Any], Any]
+# How a value is typed whose type does not say it.
+_KINDS: Mapping[Kind, Mapping[str, Any]] = {
+    "arguments": {"default": "", "metavar": "NAME=VALUE,...|JSON"},
+    "batch_size": {"type": BatchSize()},
+    "chat_template": {"type": ChatTemplate(), "is_flag": False, "flag_value": True},
+    "confidence": {"type": FiniteRange(0.5, 1, min_open=True, max_open=True)},
+    "gate_metrics": {"type": Pairs("kl_mean=0.01", alone=True), "multiple": True},
+    "limit": {"type": LimitValue()},
+    "margin": {"type": MarginValue()},
+    "names": {"default": ""},
+    "settings": {"type": Pairs(), "multiple": True},
+}
 
 
-def _history_option(otherwise: str) -> Callable[[Any], Any]:
-    return record_option(
-        "--history",
-        type=PATH,
-        metavar="FILE|none",
-        help=f"Add this run to a history, or to none. Default: the guard file's, else {otherwise}.",
-    )
+def take(
+    *names: str, of: type[CompareOptions] = CompareOptions, **instead: Any
+) -> tuple[Decorator, ...]:
+    """Return declared options as click has them.
+
+    Args:
+        names: of the options, in the order of help.
+        of: the record that declares them.
+        instead: attributes that count in place of the declared ones, and ``flags``.
+    """
+    return tuple(_click_option(declared_options(of)[name], **instead) for name in names)
 
 
-HISTORY = _history_option("none")
-NIGHT_HISTORY = _history_option("history.sqlite beside the nights")
-EPILOG = """\b
-Exit codes: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided (--strict).
-The same command goes on with what was stopped. --num_fewshot works as well."""
-CONFIG = model_option(
-    "--config",
-    type=PATH,
-    metavar="FILE",
-    help="Guard file. Default: evalguard.yaml, configs/*.",
-)
-DEBUG = output_option(
-    "--debug",
-    is_flag=True,
-    expose_value=False,
-    help="Show tracebacks of errors and the logs of libraries.",
-)
-BASE = model_option(
-    "--base",
-    metavar="MODEL",
-    help="Base: a name in the guard file, a folder, hub id, GGUF, URL, TYPE:MODEL, finished run, "
-    "dump, history, reference file.",
-)
-CANDIDATE_SETTINGS = model_option(
-    "--set",
-    "cand_set",
-    type=Pairs(),
-    multiple=True,
-    help="Give a setting of the candidate a value: reference, candidate or another. Repeatable.",
-)
-_BASE = (
-    CONFIG,
-    model_option(
-        "--model",
-        default="hf",
-        metavar="TYPE",
-        show_default=True,
-        help="Model type of folders, hub ids and URLs, unless TYPE:MODEL says it. A GGUF, a graph "
-        "and a URL tell their own.",
-    ),
-    model_option(
-        "--base-model-args",
-        "base_model_args",
-        default="",
-        metavar=MODEL_ARGS,
-        help="Model arguments of the base, in addition to the guard file's.",
-    ),
-)
-CODE = (
-    model_option(
-        "--trust-remote-code", is_flag=True, help="Run the Python code that comes with a model."
-    ),
-    model_option(
-        "--allow-code",
-        is_flag=True,
-        help="Run the code of a guard file that was found, not named with --config.",
-    ),
-)
-MODELS = (
-    *_BASE,
-    model_option(
-        "--cand-model-args",
-        "cand_model_args",
-        default="",
-        metavar=MODEL_ARGS,
-        help="Model arguments of the candidate, in addition to the guard file's.",
-    ),
-    CANDIDATE_SETTINGS,
-    model_option(
-        "--base-set",
-        type=Pairs(),
-        multiple=True,
-        help="Give a setting of the base a value. Repeatable.",
-    ),
-    *CODE,
-)
-ONE_MODEL = (
-    *_BASE,
-    model_option(
-        "--set",
-        "--base-set",
-        "base_set",
-        type=Pairs(),
-        multiple=True,
-        help="Give a setting a value: reference, candidate or another. Repeatable.",
-    ),
-    *CODE,
-)
-DEVICE = speed_option(
-    "--device",
-    default="",
-    metavar="NAME",
-    help="cpu, cuda, cuda:1, mps. Default: cuda if any.",
-)
-THREADS = speed_option(
-    "--threads",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="CPU threads. Default 0: chosen automatically.",
-)
-CACHE_DIR = cache_option(
-    "--cache-dir",
-    type=PATH,
-    metavar="FOLDER",
-    help="Folder of the score cache. Default: in the user's cache.",
-)
-DISTRIBUTIONS = distribution_option(
-    "--distributions",
-    type=click.Choice(["auto", "lockstep", "reference", "off"]),
-    help="Compare the models' token distributions: with both models loaded (lockstep), or one "
-    "after the other (reference). Default auto: lockstep where both fit.",
-)
-REFERENCE_FILE = distribution_option(
-    "--save-reference",
-    type=PATH,
-    metavar="FILE",
-    help="Write the base's answers and distributions to FILE: --base FILE then needs no model.",
-)
-SCORING = (
-    speed_option(
-        "--batch-size",
-        type=BatchSize(),
-        metavar="N|auto",
-        help="Sequences per forward pass, for both models. Default auto: measured on the device.",
-    ),
-    scoring_option(
-        "--scorer",
-        type=click.Choice(["fast", "harness"]),
-        help="Scoring code for Hugging Face models: evalguard's (fast, the default) or lm-eval's "
-        "(harness).",
-    ),
-    DEVICE,
-    THREADS,
-    CACHE_DIR,
-)
-NO_CACHE = cache_option(
-    "--no-cache", is_flag=True, help="Score everything again, and store no scores."
-)
+def take_all(*without: str, of: type[CompareOptions] = CompareOptions) -> tuple[Decorator, ...]:
+    """Every option that can be typed, under the headings in their order."""
+    typed = [one for one in declared_options(of).values() if one.option.help]
+    left_out = (*without, "quiet")  # is among those about what is shown
+    named = [one.name for one in sorted(typed, key=_heading) if one.name not in left_out]
+    return (*take(*named, of=of), UNCHANGED_SINCE, *SHOWING)
+
+
+_HEADINGS = (
+    "Models", "Tasks and prompts", "Gate and statistics", "Speed and memory", "Scoring", "Cache",
+    "Distributions", "Bisection", "Noise floor", "History and tracking", "Output",
+)  # fmt: skip
+_OF_BISECT = ("bisect_budget", "bisect_thorough", "bisect_jobs", "bisect_over")
+
+
+def _heading(declared: DeclaredOption) -> int:
+    return _HEADINGS.index(declared.option.group)
+
+
+def _click_option(declared: DeclaredOption, **instead: Any) -> Decorator:
+    option = declared.option
+    by_kind = None if option.kind is None else _KINDS.get(option.kind)
+    said = dict(_typed_as(declared) if by_kind is None else by_kind)
+    said |= {"group": option.group, "help": option.help, "show_default": option.shows_default}
+    said |= instead
+    if option.metavar is not None:
+        said["metavar"] = option.metavar
+    flags = said.pop("flags", declared.flags)
+    return click.option(*flags, declared.name, cls=Option, **said)
+
+
+def _typed_as(declared: DeclaredOption) -> dict[str, Any]:
+    """Attributes that the type of an option says."""
+    kind, option, default = declared.type, declared.option, declared.default
+    if kind is bool and default is None:
+        return {"default": None}
+    if kind is bool:  # typed where it is not the default
+        return {"is_flag": True, **({"callback": _switched_off} if default else {})}
+    if kind is int:
+        return {"type": click.IntRange(min=_whole(option.at_least)), "default": default}
+    if kind is float:
+        return {"type": FiniteRange(min=option.at_least)}
+    if kind is Path or get_args(kind)[:1] == (Path,):
+        return {"type": PATH, "multiple": kind is not Path}
+    if declared.choices:
+        several = get_origin(kind) is frozenset
+        return {"type": click.Choice(declared.choices), "multiple": several}
+    return {"multiple": True} if get_origin(kind) is tuple else {"default": default}
+
+
+def _whole(bound: float | None) -> int | None:
+    return None if bound is None else int(bound)
+
+
+def _switched_off(_context: click.Context, _option: click.Parameter, typed: bool) -> bool:
+    return not typed
 
 
 def _go_on(_context: click.Context, _option: click.Parameter, token: str | None) -> None:
@@ -309,53 +132,26 @@ UNCHANGED_SINCE = cache_option(
     help="Go on with a run that was stopped, as it was told: nothing that the models' own code "
     "reads has changed since.",
 )
-EXECUTION = speed_option(
-    "--execution",
-    default="",
-    metavar="PLACE",
-    help="Where models run: here (default), ray (a local Ray), ray://HOST:PORT, ray://auto; "
-    "'ray?actors=4&num_gpus=1' says how much.",
+EPILOG = """\b
+Exit codes: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided (--strict).
+The same command goes on with what was stopped. --num_fewshot works as well."""
+BASE = model_option(
+    "--base",
+    metavar="MODEL",
+    help="Base: a name in the guard file, a folder, hub id, GGUF, URL, TYPE:MODEL, finished run, "
+    "dump, history, reference file.",
 )
-SEQUENTIAL = speed_option(
-    "--sequential/--no-sequential",
-    default=None,
-    help="Stop a task as soon as the verdict on all its documents is certain enough.",
+DEBUG = output_option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    help="Show tracebacks of errors and the logs of libraries.",
 )
-RUNNING = (
-    *SCORING,
-    EXECUTION,
-    SEQUENTIAL,
-    scoring_option(
-        "--verify-scorer",
-        type=click.IntRange(min=0),
-        default=0,
-        metavar="N",
-        help="Score N documents per task again with lm-eval; a difference is an error.",
-    ),
-    DISTRIBUTIONS,
-    REFERENCE_FILE,
-    NO_CACHE,
-    UNCHANGED_SINCE,
+JSON = output_option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
 )
-MARGIN = gate_option(
-    "--margin",
-    type=MarginValue(),
-    metavar="N|Npp|N%",
-    help="Allowed drift: standard errors of the base (1), points (1pp), relative (2%). Default 1.",
-)
-GATE_METRIC = gate_option(
-    "--gate-metric",
-    "gate_limits",
-    type=Pairs("kl_mean=0.01", alone=True),
-    multiple=True,
-    help="Limit on a figure: kl_mean=0.01, loops=0, gsm8k/valid_json=0.99; margin on one: "
-    "cut=1pp; a figure of answers gated like a metric: loops. Repeatable.",
-)
-CONFIDENCE = gate_option(
-    "--confidence",
-    type=FiniteRange(0.5, 1, min_open=True, max_open=True),
-    metavar="P",
-    help="Confidence level of the intervals. Default 0.95.",
+VERBOSE = output_option(
+    "-v", "--verbose", is_flag=True, help="Show everything, not only the first screen."
 )
 _VARIED = [factor.replace("_", "-") for factor in FACTORS]
 VARY = floor_option(
@@ -366,54 +162,39 @@ VARY = floor_option(
     help=f"What to vary while the model stays the same: {', '.join(_VARIED[:-1])} or "
     f"{_VARIED[-1]}. Repeatable. Default: all.",
 )
-FLOOR_FILE = floor_option(
-    "--floor",
-    type=PATH,
-    metavar="FILE",
-    help="Compare the drift with a measured floor (evalguard floor --json).",
-)
-STRICT = gate_option("--strict", is_flag=True, help="Exit with 4 where the verdict is undecided.")
-GATE = (
-    MARGIN,
-    gate_option(
-        "--fail-on",
-        type=click.Choice(["real", "margin", "significant", "certain", "any-degradation"]),
-        help="What fails. Default real: above the margin, and the paired test calls it real.",
+(CONFIG,) = take("config")
+(TRACKING,) = take("track")
+(QUIET,) = take("quiet")
+REPORT_FILES = take("output", "output_format")
+CODE = take("trust_remote_code", "allow_code")
+MODELS = take(
+    "config", "model", "base_model_args", "cand_model_args", "cand_set", "base_set",
+    "trust_remote_code", "allow_code",
+)  # fmt: skip
+ONE_MODEL = (
+    *take("config", "model", "base_model_args"),
+    *take(
+        "base_set",
+        flags=("--set", "--base-set"),
+        help="Give a setting a value: reference, candidate or another. Repeatable.",
     ),
-    CONFIDENCE,
-    GATE_METRIC,
-    STRICT,
-    gate_option(
-        "--git-bisect",
-        is_flag=True,
-        help="Exit codes for git bisect run: 125 where there is no verdict.",
+    *CODE,
+)
+TASK_NAMES = take("tasks", "include_path")
+PROMPTS = take("num_fewshot", "seed", "apply_chat_template")
+TASKS = take(
+    "tasks", "include_path", "requests", "limit", "num_fewshot", "seed", "apply_chat_template",
+    "gen_kwargs", "confirm_run_unsafe_code", "allow_differing", "cluster",
+)  # fmt: skip
+SCORING = take("batch_size", "scorer", "device", "threads", "cache_dir")
+RUNNING = (
+    *SCORING,
+    *take(
+        "execution", "sequential", "verify_scorer", "distributions", "save_reference", "use_cache"
     ),
+    UNCHANGED_SINCE,
 )
-JSON = output_option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
-)
-VERBOSE = output_option(
-    "-v", "--verbose", is_flag=True, help="Show everything, not only the first screen."
-)
-REPORT_FILES = (
-    files_option("report", ".html, .md, .json, .xml or .txt"),
-    output_option(
-        "--format",
-        "output_format",
-        type=click.Choice(FORMATS),
-        help="Format of every -o FILE, whatever its suffix; without -o, of the printed report.",
-    ),
-)
-QUIET = output_option("--quiet", "-q", is_flag=True, help="Show no progress.")
 SHOWING = (JSON, VERBOSE, QUIET, DEBUG)
-OUTPUT_PATH = output_option(
-    "--output-path",
-    type=PATH,
-    metavar="FOLDER",
-    help="Folder of run folders. Default: ./reports.",
-)
-OUTPUT = (
-    OUTPUT_PATH,
-    *REPORT_FILES,
-    *SHOWING,
-)
+OUTPUT = (*take("output_path"), *REPORT_FILES, *SHOWING)
+COMPARE = take_all(*_OF_BISECT)
+BISECT = take_all("bisect")

@@ -18,16 +18,7 @@ from evalguard.cli.click_options import (
     option_factory,
     read_compare_options,
 )
-from evalguard.cli.option_groups import (
-    BASE,
-    CONFIDENCE,
-    GATE_METRIC,
-    MARGIN,
-    MODELS,
-    SCORING,
-    SHOWING,
-    TASKS,
-)
+from evalguard.cli.option_groups import BASE, MODELS, SCORING, SHOWING, TASKS, take
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
 from evalguard.cli.value_types import FiniteRange
 from evalguard.errors import UsageError
@@ -89,7 +80,14 @@ _FIRST_OF_PLAN = (
 )
 @BASE
 @model_option("--cand", "--candidate", metavar="MODEL", help="Candidate, in the same forms.")
-@add_options(*_PLANNING, *MODELS, *TASKS, *SCORING, MARGIN, CONFIDENCE, GATE_METRIC, *SHOWING)
+@add_options(
+    *_PLANNING,
+    *MODELS,
+    *TASKS,
+    *SCORING,
+    *take("margin", "confidence", "gate_limits"),
+    *SHOWING,
+)
 @click.pass_context
 def plan_command(
     context: click.Context,

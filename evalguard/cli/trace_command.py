@@ -23,14 +23,11 @@ from evalguard.cli.click_options import (
 )
 from evalguard.cli.option_groups import (
     BASE,
-    CACHE_DIR,
-    DEVICE,
     MODELS,
-    OUTPUT_PATH,
     PROMPTS,
     SHOWING,
     TASK_NAMES,
-    THREADS,
+    take,
 )
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
 from evalguard.errors import UsageError
@@ -136,12 +133,10 @@ guard file, 3 nothing known, 130 interrupted, 143 terminated."""
     *TASK_NAMES,
     *PROMPTS,
     *MODELS,
-    DEVICE,
-    THREADS,
-    CACHE_DIR,
+    *take("device", "threads", "cache_dir"),
     _SWAP,
     _DETAIL,
-    OUTPUT_PATH,
+    *take("output_path"),
     _FILES,
     *SHOWING,
 )

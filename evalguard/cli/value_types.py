@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 else:  # click before 8.4 has no generic ParamType
     _Type = click.ParamType
     _Choice = click.Choice
-NO_HISTORY = Path("none")
 
 
 class Pairs(_Type):

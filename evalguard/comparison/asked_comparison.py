@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evalguard.config.options import CompareOptions, describe_options, make_options
 from evalguard.core.checksum import checksum_fault, with_checksum
 from evalguard.core.redaction import redact_value
-from evalguard.engine.options import CompareOptions, describe_options, make_options
 from evalguard.errors import StoreError, UsageError
 from evalguard.store.run_folder import write_document
 

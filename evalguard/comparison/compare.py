@@ -30,6 +30,7 @@ from evalguard.comparison.stored_base import is_parquet, is_stored_base, read_ba
 from evalguard.comparison.typed_command import typed_comparison
 from evalguard.config.guard import GuardSet
 from evalguard.config.local_paths import resolve_path
+from evalguard.config.options import DEFAULT_OUTPUT, CompareOptions, make_options
 from evalguard.core.repeat_command import as_comparison
 from evalguard.engine.actors import with_execution
 from evalguard.engine.choices import Choices, resolve_choices, with_workers
@@ -37,7 +38,6 @@ from evalguard.engine.fairness import lead_to_tokenizer
 from evalguard.engine.interrupts import interruptible
 from evalguard.engine.loading.own_environment import shares_prefixes
 from evalguard.engine.meter import Meter
-from evalguard.engine.options import DEFAULT_OUTPUT, CompareOptions, make_options
 from evalguard.engine.pair_waivers import with_start_date
 from evalguard.engine.reference_scorer import read_reference
 from evalguard.engine.score_models import score_sides

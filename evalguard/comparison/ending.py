@@ -19,9 +19,9 @@ from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.comparison.report_files import requested_files, write_report_files
 from evalguard.comparison.result import CompareResult
 from evalguard.comparison.run_record import compute_document_drifts, name_tokens, write_run_folder
+from evalguard.config.options import DEFAULT_OUTPUT
 from evalguard.core.compare_report import CompareReport
 from evalguard.engine.interrupts import interruptible
-from evalguard.engine.options import DEFAULT_OUTPUT
 
 
 def finish_run(finished: FinishedComparison, request: StoredRequest) -> CompareResult:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from evalguard.config.options import CompareOptions
 from evalguard.core.compare_report import CompareReport
 from evalguard.engine.choices import Choices
 from evalguard.engine.meter import Meter
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.scored_side import ScoredSide
 from evalguard.engine.sources import ModelSource, Source
 

@@ -31,6 +31,7 @@ from evalguard.comparison.table_comparisons import (
     list_missing_aggregates,
     split_comparable,
 )
+from evalguard.config.options import CompareOptions
 from evalguard.core.compare_report import CompareReport, list_asked_tasks
 from evalguard.core.exit_code import decide_exit_code
 from evalguard.core.limits import KINDS
@@ -45,7 +46,6 @@ from evalguard.engine.cluster_fields import (
     with_clusters,
 )
 from evalguard.engine.fairness import find_other_prompts
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.run_environment import read_environments
 from evalguard.engine.scored_side import ScoredSide
 from evalguard.stats.compare_scores import failed_comparison

@@ -17,10 +17,10 @@ from evalguard.config.guard_search import embedded_folder, embedded_tasks, load_
 from evalguard.config.guard_shape import readable_target
 from evalguard.config.guard_writing import build_guard_schema, write_template
 from evalguard.config.local_paths import resolve_path, resolve_value
+from evalguard.config.options import CompareOptions
 from evalguard.config.variants import Inherited
 from evalguard.core.redaction import redact_value, shown_value
 from evalguard.core.settings import Value
-from evalguard.engine.options import CompareOptions
 from evalguard.errors import EvalguardError, GuardFileError, UsageError, nearest
 from evalguard.harness.task_options import read_chat_file
 from evalguard.harness.tasks import find_task_faults, task_names
@@ -73,9 +73,9 @@ def _find_problems(
     for model in models.values():
         if not file.lacks(model.name, "model"):
             yield from find_model_problems(model, file, note=note)
-    if file.file.run.device is not None:
+    if device := file.file.run.model_dump()["device"]:
         try:
-            read_device(file.file.run.device)
+            read_device(device)
         except UsageError as error:
             yield document.problem(("run", "device"), f"run.{error}", error.hint)
     yield from _check_tasks(file)

@@ -17,6 +17,7 @@ from evalguard.comparison.draws import (
     tables_of_task,
 )
 from evalguard.comparison.table_comparisons import drop_incomparable
+from evalguard.config.options import CompareOptions
 from evalguard.core.broken_documents import BrokenDocument
 from evalguard.core.comparison import SequentialRun
 from evalguard.core.figures import figures_of_task
@@ -28,7 +29,6 @@ from evalguard.engine.evaluate import Evaluation, Evaluator
 from evalguard.engine.kept_blocks import LoadedModel
 from evalguard.engine.loaded_models import LoadedModels, load_together
 from evalguard.engine.meter import Meter
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.run_context import open_run_context
 from evalguard.engine.score_models import check_scores, tokens_beside_server
 from evalguard.engine.scored_side import (

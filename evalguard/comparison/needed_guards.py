@@ -9,7 +9,7 @@ from pathlib import Path
 from evalguard.config.guard import GuardSet
 from evalguard.config.guard_search import load_guards
 from evalguard.config.local_paths import resolve_path
-from evalguard.engine.options import CompareOptions
+from evalguard.config.options import CompareOptions
 from evalguard.errors import GuardFileError
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from evalguard.config.options import CompareOptions
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.figures import split_name
 from evalguard.core.gate import Gate
@@ -20,7 +21,6 @@ from evalguard.engine.choices import Choices
 from evalguard.engine.error_places import with_location
 from evalguard.engine.loading.own_environment import check_runtime, is_runtime, shows_distributions
 from evalguard.engine.loading.serving import check_served
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.reference_scorer import chat_template_missing
 from evalguard.engine.sources import (
     BaselineSource,

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields
 from typing import Any
 
+from evalguard.config.declared_options import DeclaredOption, declared_options
+from evalguard.config.options import CompareOptions
 from evalguard.core.redaction import redacted_command
 from evalguard.core.settings import Value
-from evalguard.engine.options import CompareOptions
 
-# Spelt otherwise than the field; each word of "no" is typed where the field is false.
-_SPELLED = {"cand_set": "--set", "base_set": "--base-set", "gate_limits": "--gate-metric"}
-_NEGATED = {
-    "use_cache": "--no-cache",
-    "sequential": "--no-sequential",
-}
-_PAIRS = frozenset(_SPELLED)
 _CONSTANTS = ("True", "False", "None")  # read as JSON's true, false and null by --set
 
 
@@ -27,46 +20,31 @@ def option_words(options: CompareOptions, names: Collection[str]) -> list[str]:
     Args:
         names: fields that count; those that stand at their default need no words.
     """
-    default = CompareOptions()
     return [
         word
-        for field in fields(CompareOptions)
-        if field.name in names
-        and (value := getattr(options, field.name)) != getattr(default, field.name)
-        for word in _option_words(field.name, value)
+        for name, one in declared_options(type(options)).items()
+        if name in names and (value := getattr(options, name)) != one.default
+        for word in _option_words(one, value)
     ]
 
 
-# A comparison that is typed to see one that was asked for from Python, or by a night, again: what
-# does not change its numbers is left to whoever types it.
-_NOT_REPEATED = frozenset(
-    {
-        "command", "quiet", "write", "output", "output_format", "output_path", "git_bisect",
-        "today", "history", "use_history", "track", "track_documents", "worker", "timeout",
-        "memory", "cache_max_size",
-    }
-)  # fmt: skip
-# What nobody can type: a key of the guard file, and a word of Python.
-_NOT_TYPED = (
-    "system_instruction", "fewshot_as_multiturn", "broken_documents", "token_budget",
-    "share_prefixes", "sequential_alpha", "rolling_bos", "reference_top_k",
-)  # fmt: skip
-_REPEATED = frozenset(
-    field.name
-    for field in fields(CompareOptions)
-    if field.name not in _NOT_REPEATED and not field.name.startswith("bisect")
-)
-
-
 def typed_comparison(base: str, candidate: str, options: CompareOptions) -> str:
-    """Return a command that asks for a comparison; "" where none can be typed."""
-    default = CompareOptions()
-    if any(getattr(options, name) != getattr(default, name) for name in _NOT_TYPED):
-        return ""
+    """Return a command that asks for a comparison; "" where none can be typed.
+
+    What does not change its numbers is left to whoever types it: it shows once more what was asked
+    for from Python, or by a night.
+    """
+    asked = {
+        name: one
+        for name, one in declared_options(type(options)).items()
+        if one.option.repeated and getattr(options, name) != one.default
+    }
+    if not all(one.option.help for one in asked.values()):
+        return ""  # a key of the guard file
     if isinstance(options.apply_chat_template, str):
         return ""  # a template by its name cannot be typed
-    asked = option_words(options, _REPEATED)
-    return redacted_command(["evalguard", "compare", "--base", base, "--cand", candidate, *asked])
+    words = option_words(options, asked)
+    return redacted_command(["evalguard", "compare", "--base", base, "--cand", candidate, *words])
 
 
 def typed_text(value: Value) -> str:
@@ -75,17 +53,17 @@ def typed_text(value: Value) -> str:
     return str(value) if plain else json.dumps(value)
 
 
-def _option_words(name: str, value: Any) -> Iterator[str]:
-    option = _SPELLED.get(name, f"--{name.replace('_', '-')}")
+def _option_words(declared: DeclaredOption, value: Any) -> Iterator[str]:
+    option, kind = declared.flag, declared.option.kind
     if value is False:
-        yield from filter(None, [_NEGATED.get(name)])
+        yield from filter(None, [declared.flag_when_off])
     elif value is True:
         yield option
-    elif name in _PAIRS:
-        for one, text in value.items():
-            alone = text is None and name == "gate_limits"
-            yield from (option, one if alone else f"{one}={typed_text(text)}")
-    elif name == "tasks":
+    elif kind in ("settings", "gate_metrics"):
+        for name, text in value.items():
+            alone = text is None and kind == "gate_metrics"
+            yield from (option, name if alone else f"{name}={typed_text(text)}")
+    elif kind == "names":
         yield from (option, ",".join(value))
     elif isinstance(value, (tuple, frozenset)):
         for one in sorted(value) if isinstance(value, frozenset) else value:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from evalguard.config.options import RunOptions
 from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.gate import FailOn, Waiver, WhenUndecided
 from evalguard.core.limits import Limit
-from evalguard.core.scorer import RollingBos, ScorerName
 from evalguard.core.settings import Variant
 from evalguard.core.verdict import Margin
 from evalguard.errors import UsageError, nearest
@@ -62,49 +62,6 @@ class GateOptions:
     broken_documents: int = 0
     subtasks: bool = False
     limits: tuple[Limit, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """How tasks are run; None means that the guard file does not say.
-
-    ``limit`` is a number of documents, or a share of them below 1.
-    """
-
-    num_fewshot: int | None = None
-    limit: int | float | None = None
-    batch_size: int | Literal["auto"] | None = None
-    token_budget: int | None = None
-    scorer: ScorerName | None = None
-    share_prefixes: bool | None = None
-    rolling_bos: RollingBos | None = None
-    seed: int | None = None
-    device: str | None = None
-    apply_chat_template: bool | str | None = None
-    system_instruction: str | None = None
-    fewshot_as_multiturn: bool | None = None
-    distributions: Literal["auto", "lockstep", "reference", "off"] | None = None
-    reference_top_k: int | None = None
-    memory: Literal["auto", "lockstep", "sequential"] | None = None
-    sequential: bool | None = None
-    sequential_alpha: float | None = None
-    bisect: Literal["auto", "never", "always"] | None = None
-    bisect_budget: float | None = None
-    bisect_thorough: bool | None = None
-    bisect_jobs: int | None = None
-    bisect_over: Literal["settings", "layers", "modules"] | None = None
-    worker: Literal["auto", "always"] | None = None
-    timeout: float | None = None
-    execution: str | None = None
-    actors: int | None = None
-    num_gpus: float | None = None
-    num_cpus: float | None = None
-    memory_each: int | str | None = None
-    cache_max_size: int | str | None = None
-    history: str | None = None
-    track: tuple[str, ...] | None = None
-    track_documents: bool | None = None
-    pair_hours: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

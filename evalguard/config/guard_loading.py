@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from evalguard.config.entries import AnswerEntry, expected_answers
 from evalguard.config.gate_entry import GateEntry, LimitsEntry, MetricGateEntry
-from evalguard.config.guard import GateOptions, Guard, Origin, Pair, RunOptions
+from evalguard.config.guard import GateOptions, Guard, Origin, Pair
 from evalguard.config.guard_document import (
     Document,
     Loc,
@@ -42,7 +42,7 @@ from evalguard.config.guard_shape import (
     setting_target,
 )
 from evalguard.config.local_paths import PATH_ARGS, is_written_as_path, resolve_path
-from evalguard.config.run_entry import RunEntry
+from evalguard.config.run_entry import RunEntry, read_run
 from evalguard.config.trust import file_uses, model_uses, surroundings_of
 from evalguard.config.variants import Inherited, inherit, variant_of
 from evalguard.core.figures import figure_named
@@ -495,7 +495,7 @@ def _check_build_setting(
 
 def check_track(file: GuardFile, document: Document) -> Iterator[Problem]:
     """Yield what is wrong with the trackers that a file names."""
-    names = file.run.track or ()
+    names = file.run.model_dump()["track"] or ()
     for name in names:
         if name == NO_TRACKER:
             if len(names) > 1:
@@ -591,7 +591,7 @@ def load_guard(
         clusters=dict(parsed.clusters),
         answers=answers,
         gate=_gate(parsed.gate),
-        run=RunOptions(**parsed.run.model_dump()),
+        run=read_run(parsed.run),
         descriptions={name: model.entry.description for name, model in models.items()},
         parents={name: model.entry.extends for name, model in models.items()},
         code_allowed=code_allowed,

@@ -1,13 +1,23 @@
-"""RunEntry: how tasks are run, as a guard file says it."""
+"""RunEntry: how tasks are run, as a guard file says it; its keys are declared with the options."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    WithJsonSchema,
+    create_model,
+)
 
+from evalguard.config.declared_options import DeclaredOption, Kind, declared_options
 from evalguard.config.entries import TEXT_SCHEMA, GuardEntry, Text
+from evalguard.config.options import CompareOptions, DistributionMode, RunOptions
 from evalguard.core.amounts import parse_size
 from evalguard.core.tracked_run import BUILT_IN_TRACKERS, NO_TRACKER
 
@@ -39,7 +49,7 @@ def _distributions(value: Any) -> Any:
     raise ValueError(f"one of {', '.join(_MODES)}")
 
 
-_MODES = ("auto", "lockstep", "reference", "off")
+_MODES = get_args(DistributionMode)
 
 
 def _size(value: Any) -> Any:
@@ -119,142 +129,52 @@ Track = Annotated[
 ]
 
 
-class RunEntry(GuardEntry):
-    """How tasks are run; the command line wins over these."""
+_KINDS: Mapping[Kind, Any] = {
+    "batch_size": BatchSize,
+    "chat_template": ChatTemplate,
+    "distributions": Distributions,
+    "execution": Execution,
+    "limit": Limit,
+    "size": Size,
+    "track": Track,
+}
 
-    num_fewshot: int | None = Field(default=None, ge=0, description="Few-shot examples.")
-    limit: Limit = Field(default=None, description="First documents of each task, or a share.")
-    batch_size: BatchSize = Field(
-        default=None,
-        description="Sequences per forward pass; auto (the default): as many as the token budget "
-        "has room for.",
-    )
-    token_budget: int | None = Field(
-        default=None,
-        ge=0,
-        description="Padded tokens per forward pass; 0 (the default): measured on this device.",
-    )
-    scorer: Literal["fast", "harness"] | None = Field(
-        default=None,
-        description="How Hugging Face models are scored: fast (the default), or by lm-eval's own "
-        "path.",
-    )
-    share_prefixes: bool | None = Field(
-        default=None,
-        description="Whether what several continuations have before them is read once (the "
-        "default), where the model proves to give the same scores.",
-    )
-    rolling_bos: Literal["lm-eval", "once"] | None = Field(
-        default=None,
-        description="Whole texts whose tokenizer adds BOS: lm-eval (the default) counts BOS given "
-        "BOS as lm-eval does, once begins with the first real token.",
-    )
-    seed: int | None = Field(default=None, ge=0, description="Seed of few-shot and document order.")
-    device: Text | None = Field(default=None, description="cpu, cuda, cuda:1, mps.")
-    apply_chat_template: ChatTemplate = Field(
-        default=None, description="Whether to apply the chat template, or which one."
-    )
-    system_instruction: Text | None = Field(
-        default=None, description="System message of the prompt."
-    )
-    fewshot_as_multiturn: bool | None = Field(
-        default=None, description="Write few-shot examples as turns of a conversation."
-    )
-    distributions: Distributions = Field(
-        default=None,
-        description="How the two models' distributions are compared: lockstep, reference, off, or "
-        "auto (lock-step where it is possible).",
-    )
-    reference_top_k: int | None = Field(
-        default=None, ge=1, description="Tokens of the base that a reference keeps."
-    )
-    memory: Literal["auto", "lockstep", "sequential"] | None = Field(
-        default=None,
-        description="Both models loaded (lockstep), one after the other (sequential), or auto: "
-        "both where they fit.",
-    )
-    sequential: bool | None = Field(
-        default=None,
-        description="Stop a task as soon as the verdict of all its documents is known.",
-    )
-    sequential_alpha: float | None = Field(
-        default=None,
-        gt=0,
-        lt=0.5,
-        description="Probability of a wrong early verdict; default 0.05.",
-    )
-    bisect: Literal["auto", "never", "always"] | None = Field(
-        default=None,
-        description="Look for the settings that make the drift: auto (the default: where the gate "
-        "fails and the candidate declares settings), always, never.",
-    )
-    bisect_budget: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="Full evaluations that may be spent."
-    )
-    bisect_thorough: bool | None = Field(
-        default=None, description="Be surer of small effects, and spend more."
-    )
-    bisect_jobs: int | None = Field(default=None, ge=1, description="Probes at the same time.")
-    bisect_over: Literal["settings", "layers", "modules"] | None = Field(
-        default=None,
-        description="What is searched: settings (the default), or which layers or modules of the "
-        "candidate's model make the drift.",
-    )
-    worker: Literal["auto", "always"] | None = Field(
-        default=None,
-        description="Score in worker processes: always, or only where a setting needs one (auto, "
-        "the default).",
-    )
-    timeout: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Seconds that one request to a worker may take; default: no limit.",
-    )
-    execution: Execution = Field(
-        default=None,
-        description="Where models run: here (the default), ray (a local Ray), ray://HOST:PORT or "
-        "ray://auto (a Ray cluster).",
-    )
-    actors: int | None = Field(
-        default=None,
-        ge=1,
-        description="Ray: actors at the same time; default: one for every GPU, else one for every "
-        "machine.",
-    )
-    num_gpus: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="Ray: GPUs of each actor; default: 1."
-    )
-    num_cpus: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="Ray: CPUs of each actor; default: 1."
-    )
-    memory_each: Size = Field(
-        default=None, description="Ray: memory that each actor is placed by, such as 32GB."
-    )
-    cache_max_size: Size = Field(
-        default=None,
-        description="How large the cache may be after a run, such as 20GB; default: no limit.",
-    )
-    history: Text | None = Field(
-        default=None,
-        description="sqlite file that every comparison is added to (evalguard history shows it), "
-        "or none; relative paths start at this file.",
-    )
-    track: Track = Field(
-        default=None,
-        description=f"Experiment trackers that a finished run is sent to: "
-        f"{', '.join(BUILT_IN_TRACKERS)}, those of other packages, or none; default: W&B where it "
-        "is configured.",
-    )
-    track_documents: bool | None = Field(
-        default=None,
-        description="Send trackers the documents, too: prompts, answers and the files of the run "
-        "folder; default: figures, tables and plots alone.",
-    )
-    pair_hours: float | None = Field(
-        default=None,
-        ge=0,
-        allow_inf_nan=False,
-        description="Hours that evalguard nightly gives each pair, and its bisection again; 0: any "
-        "number; default: 12.",
-    )
+
+def entry_of(record: type[CompareOptions]) -> type[GuardEntry]:
+    """Return the shape of ``run`` in a guard file: the options of a record that are keys there."""
+    keys: Any = {
+        name: (_annotation(one), _field(one))
+        for name, one in declared_options(record).items()
+        if one.option.key
+    }
+    text = "How tasks are run; the command line wins over these."
+    made: type[GuardEntry] = create_model("RunEntry", __base__=GuardEntry, __doc__=text, **keys)
+    return made
+
+
+def _annotation(one: DeclaredOption) -> Any:
+    if one.option.kind is not None:
+        return _KINDS[one.option.kind]
+    return (Text if one.type in (str, Path) else one.type) | None
+
+
+def _field(one: DeclaredOption) -> Any:
+    option = one.option
+    bounds: dict[str, Any] = {"ge": option.at_least, "gt": option.above, "lt": option.below}
+    if one.type is float and option.kind is None:
+        bounds["allow_inf_nan"] = False
+    said = {name: bound for name, bound in bounds.items() if bound is not None}
+    return Field(default=None, description=option.key, **said)
+
+
+if TYPE_CHECKING:
+    RunEntry = GuardEntry
+else:
+    RunEntry = entry_of(RunOptions)
+
+
+def read_run(entry: BaseModel) -> RunOptions:
+    """Return the options that ``run`` of a guard file says."""
+    declared = declared_options(RunOptions)
+    said = entry.model_dump(exclude_none=True)
+    return RunOptions(**{name: declared[name].read(value) for name, value in said.items()})

@@ -21,10 +21,12 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from evalguard.config.declared_options import declared_options
 from evalguard.config.guard import CodeUse, Guard
 from evalguard.config.guard_document import Document, Loc, dotted_key
 from evalguard.config.guard_shape import GuardFile, ModelEntry, SettingEntry, setting_target
 from evalguard.config.local_paths import PATH_ARGS, leads_outside
+from evalguard.config.options import RunOptions
 from evalguard.config.task_file_code import find_task_code, is_task_file
 from evalguard.config.variants import Inherited
 from evalguard.core.settings import Target, Value, Variant
@@ -56,35 +58,6 @@ HARMLESS_KEYS: Mapping[str, str] = {
     "answers.*.json": "is what answers must be",
     "answers.*.pattern": "is matched against answers, in limited time",
     "answers.*.call": "is what answers must be",
-    "run.num_fewshot": "chooses prompts",
-    "run.limit": "chooses documents",
-    "run.batch_size": "chooses how many sequences a forward pass has",
-    "run.token_budget": "chooses how many tokens a forward pass has",
-    "run.scorer": "chooses between two ways to the same scores",
-    "run.share_prefixes": "chooses between two ways to the same scores",
-    "run.rolling_bos": "chooses how whole texts begin",
-    "run.seed": "chooses few-shot examples and the order of documents",
-    "run.device": "chooses a device of this machine",
-    "run.apply_chat_template": "chooses a template of the model's own, rendered in a sandbox",
-    "run.system_instruction": "is part of the prompt",
-    "run.fewshot_as_multiturn": "chooses the form of prompts",
-    "run.distributions": "chooses how the two models' distributions are compared",
-    "run.reference_top_k": "chooses how many tokens a reference keeps",
-    "run.memory": "chooses whether both models are loaded at the same time",
-    "run.sequential": "stops early",
-    "run.sequential_alpha": "stops earlier or later",
-    "run.bisect": "chooses whether settings are searched",
-    "run.bisect_budget": "is how much a search may cost",
-    "run.bisect_thorough": "is how much a search may cost",
-    "run.bisect_jobs": "is how many probes are made at the same time, on this machine",
-    "run.bisect_over": "chooses what is searched",
-    "run.worker": "chooses whether models have a process of their own",
-    "run.timeout": "ends what takes long",
-    "run.actors": "is how many actors a Ray has that was started here, or trusted",
-    "run.num_gpus": "places actors of a Ray that was started here, or trusted",
-    "run.num_cpus": "places actors of a Ray that was started here, or trusted",
-    "run.memory_each": "places actors of a Ray that was started here, or trusted",
-    "run.pair_hours": "ends what takes long",
     "gate.margin": "judges numbers",
     "gate.fail_on": "judges numbers",
     "gate.confidence": "judges numbers",
@@ -107,6 +80,11 @@ HARMLESS_KEYS: Mapping[str, str] = {
     "gate.metrics.*.limit": "judges numbers",
     "gate.only": "judges numbers",
     "gate.advisory": "judges numbers",
+    **{
+        f"run.{name}": declared.option.harmless
+        for name, declared in declared_options(RunOptions).items()
+        if declared.option.harmless
+    },
 }
 # Whose values decide: by ``trust.key_uses``.
 CHECKED_KEYS: Mapping[str, str] = {

@@ -11,7 +11,9 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from evalguard.config.options import CompareOptions
 from evalguard.core.question import Loads, Untestable
+from evalguard.core.ray_plan import RayPlan
 from evalguard.core.scorer import ModelDescription, Scorer, ScoringPolicy
 from evalguard.core.settings import digest_of
 from evalguard.engine.batches import check_batches, policy_for_ends
@@ -20,7 +22,6 @@ from evalguard.engine.evaluate import Evaluator, served_scorer
 from evalguard.engine.interrupts import BLOCKS_CACHED, interruptible
 from evalguard.engine.kept_blocks import LoadedModel
 from evalguard.engine.loading.lazy_scorer import is_loaded
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.reused_model import ReusedModel
 from evalguard.engine.sources import ModelSource
 from evalguard.engine.work import FailedWork, ReferencesGoneError, Unit, Work
@@ -28,7 +29,6 @@ from evalguard.engine.worker_pool import WorkerPool
 from evalguard.engine.worker_slot import SwitchableModel
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.worker.ray_cluster import check_ray, open_cluster
-from evalguard.worker.ray_plan import RayPlan
 
 
 def with_execution(options: CompareOptions, choices: Choices) -> CompareOptions:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evalguard import tools
-from evalguard.config.guard import RunOptions
+from evalguard.config.options import BisectOver, BisectUse, CompareOptions
 from evalguard.core.settings import Variant
-from evalguard.engine.options import BisectOver, BisectUse, CompareOptions
 from evalguard.models.arguments import HF_TYPES
 
 
@@ -48,8 +47,8 @@ class BisectChoice:
     instead: str = ""
 
 
-def choose_bisect(run: RunOptions, options: CompareOptions) -> BisectChoice:
-    """Settle whether to bisect; the command line wins over the guard file.
+def choose_bisect(options: CompareOptions) -> BisectChoice:
+    """Settle whether to bisect.
 
     ``git bisect run`` asks for a verdict on every commit, and bisects by itself: there "auto" is
     "never".
@@ -57,14 +56,13 @@ def choose_bisect(run: RunOptions, options: CompareOptions) -> BisectChoice:
     Raises:
         UsageError: one is asked for, and the tool is missing.
     """
-    use = options.bisect or run.bisect or "auto"
+    use = options.bisect or "auto"
     if use == "always" and not tools.has("attach_bisection"):
         raise tools.missing("bisect")
-    thorough = run.bisect_thorough if options.bisect_thorough is None else options.bisect_thorough
     return BisectChoice(
         use="never" if use == "auto" and options.git_bisect else use,
-        budget=run.bisect_budget if options.bisect_budget is None else options.bisect_budget,
-        thorough=bool(thorough),
-        jobs=options.bisect_jobs or run.bisect_jobs or 1,
-        over=options.bisect_over or run.bisect_over or "settings",
+        budget=options.bisect_budget,
+        thorough=bool(options.bisect_thorough),
+        jobs=options.bisect_jobs or 1,
+        over=options.bisect_over or "settings",
     )

@@ -8,13 +8,22 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import cast
 
-from evalguard.config.guard import GateOptions, Guard, GuardSet, RunOptions
+from evalguard.config.guard import GateOptions, Guard, GuardSet
 from evalguard.config.guard_search import embedded_tasks
+from evalguard.config.options import (
+    AskedMetrics,
+    CompareOptions,
+    MemoryUse,
+    RunOptions,
+    WorkerUse,
+    with_run_of,
+)
 from evalguard.core.chat import ChatRequest
 from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.figures import FIGURES, figure_named, split_name
 from evalguard.core.gate import Gate
 from evalguard.core.limits import KINDS, Limit
+from evalguard.core.ray_plan import RayPlan
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.verdict import Margin
 from evalguard.engine.bisect_choice import BisectChoice, choose_bisect, why_not_derivable
@@ -25,7 +34,6 @@ from evalguard.engine.distribution_choice import (
     choose_memory,
 )
 from evalguard.engine.history_location import choose_history_file
-from evalguard.engine.options import AskedMetrics, CompareOptions, MemoryUse, WorkerUse
 from evalguard.engine.pair_waivers import with_waivers
 from evalguard.engine.sources import ModelSource, ReferenceSource, RunSource, Source, StoredSource
 from evalguard.engine.tracker_choice import choose_sinks
@@ -34,7 +42,6 @@ from evalguard.harness.task_options import ChatFile, TaskOptions, read_chat_file
 from evalguard.models.arguments import CHAT_TYPES, HF_TYPES
 from evalguard.models.served.shown_logprobs import TOP_ARGUMENT
 from evalguard.store.cache_folder import cache_size_limit
-from evalguard.worker.ray_plan import RayPlan
 
 DEFAULT_SEED = 1234
 DEFAULT_SEQUENTIAL_ALPHA = 0.05
@@ -107,12 +114,13 @@ def resolve_choices(
             "give chat requests with --requests FILE",
         )
     declared = _declared_differences(guard, base, candidate, options)
-    bisect = choose_bisect(run, options)
+    asked = with_run_of(run, options)
+    bisect = choose_bisect(asked)
     distributions = choose_distributions((base, candidate), run, options)
     return Choices(
         tasks=tasks,
-        task_options=replace(_task_options(guard, run, stored, options), chats=chats),
-        policy=_scoring_policy(run, options),
+        task_options=replace(_task_options(guard, stored, asked), chats=chats),
+        policy=_scoring_policy(asked),
         gate=with_waivers(
             gate_chat_figures(
                 _resolve_gate(judging, base, candidate, options),
@@ -134,16 +142,16 @@ def resolve_choices(
         ),
         answers=judging.answers if judging is not None else {},
         distributions=distributions,
-        memory=choose_memory(run, options, distributions),
-        sequential_alpha=_sequential_alpha(run, options),
+        memory=choose_memory(asked, distributions),
+        sequential_alpha=_sequential_alpha(asked),
         bisect=bisect,
-        worker=options.worker or run.worker or "auto",
-        timeout=run.timeout if options.timeout is None else options.timeout,
-        execution=choose_execution(run, options),
-        cache_max_size=cache_size_limit(options.cache_max_size, run.cache_max_size),
+        worker=asked.worker or "auto",
+        timeout=asked.timeout,
+        execution=choose_execution(run, asked),
+        cache_max_size=cache_size_limit(asked.cache_max_size),
         history=choose_history_file(judging, options),
         track=choose_sinks(options.track, judging, unasked=not options.git_bisect),
-        track_documents=options.track_documents or bool(run.track_documents),
+        track_documents=asked.track_documents,
         notes=(
             *_guard_notes(guards, guard, judging, base, candidate),
             *_chat_notes(chats, base, candidate),
@@ -252,26 +260,21 @@ def _stored_tasks(stored: StoredSource | None) -> tuple[str, ...]:
 
 
 def _task_options(
-    guard: Guard | None, run: RunOptions, stored: StoredSource | None, options: CompareOptions
+    guard: Guard | None, stored: StoredSource | None, options: CompareOptions
 ) -> TaskOptions:
     of_run = _stored_prompt_options(stored)
     # As lm-eval was given it: tasks with fewer documents than that have other numbers of their own.
     given = _stored_limit(stored) if stored else None
-    limit = _first_given(options.limit, run.limit, given, of_run.get("limit"))
-    shots = _first_given(options.num_fewshot, run.num_fewshot, of_run.get("num_fewshot"))
-    chat = _first_given(options.apply_chat_template, run.apply_chat_template)
+    limit = _first_given(options.limit, given, of_run.get("limit"))
+    shots = _first_given(options.num_fewshot, of_run.get("num_fewshot"))
     return TaskOptions(
         include_paths=_include_paths(guard, options),
         num_fewshot=cast("int | None", shots),
-        seed=cast(
-            int, _first_given(options.seed, run.seed, of_run.get("fewshot_seed"), DEFAULT_SEED)
-        ),
+        seed=cast(int, _first_given(options.seed, of_run.get("fewshot_seed"), DEFAULT_SEED)),
         limit=cast("float | None", limit if limit != "all" else None),
-        apply_chat_template=cast("bool | str", chat or False),
-        system_instruction=options.system_instruction or run.system_instruction or "",
-        fewshot_as_multiturn=cast(
-            "bool | None", _first_given(options.fewshot_as_multiturn, run.fewshot_as_multiturn)
-        ),
+        apply_chat_template=options.apply_chat_template or False,
+        system_instruction=options.system_instruction or "",
+        fewshot_as_multiturn=options.fewshot_as_multiturn,
         gen_kwargs=options.gen_kwargs,
         # A stored lm-eval run holds the score of the first answer only.
         average_repeats=not isinstance(stored, RunSource),
@@ -318,16 +321,15 @@ def _include_paths(guard: Guard | None, options: CompareOptions) -> tuple[Path, 
     return tuple(dict.fromkeys(paths))
 
 
-def _scoring_policy(run: RunOptions, options: CompareOptions) -> ScoringPolicy:
-    sequences = options.batch_size or run.batch_size or "auto"
+def _scoring_policy(options: CompareOptions) -> ScoringPolicy:
     return ScoringPolicy(
-        batch_size=None if sequences == "auto" else sequences,
-        token_budget=cast(int, _first_given(options.token_budget, run.token_budget, 0)),
-        scorer=options.scorer or run.scorer or "fast",
-        share_prefixes=cast(bool, _first_given(options.share_prefixes, run.share_prefixes, True)),
-        device=options.device or run.device or "",
-        rolling_bos=options.rolling_bos or run.rolling_bos or "lm-eval",
-        seed=cast(int, _first_given(options.seed, run.seed, DEFAULT_SEED)),
+        batch_size=None if options.batch_size == "auto" else options.batch_size,
+        token_budget=options.token_budget or 0,
+        scorer=options.scorer or "fast",
+        share_prefixes=options.share_prefixes is not False,
+        device=options.device,
+        rolling_bos=options.rolling_bos or "lm-eval",
+        seed=DEFAULT_SEED if options.seed is None else options.seed,
         threads=options.threads,
     )
 
@@ -453,13 +455,11 @@ def _differences_by_search(base: Source, candidate: Source, bisect: BisectChoice
     return frozenset({"tokens"} if searched else ())
 
 
-def _sequential_alpha(run: RunOptions, options: CompareOptions) -> float | None:
-    if not _first_given(options.sequential, run.sequential):
+def _sequential_alpha(options: CompareOptions) -> float | None:
+    if not options.sequential:
         return None
-    return cast(
-        float,
-        _first_given(options.sequential_alpha, run.sequential_alpha, DEFAULT_SEQUENTIAL_ALPHA),
-    )
+    alpha = options.sequential_alpha
+    return DEFAULT_SEQUENTIAL_ALPHA if alpha is None else alpha
 
 
 def _guard_notes(
@@ -489,7 +489,7 @@ def choose_execution(run: RunOptions, options: CompareOptions) -> str:
     Raises:
         UsageError: it is no place, or memory no size.
     """
-    text = options.execution or run.execution or ""
+    text = options.execution
     if text in ("", "here"):
         return ""
     if "?" not in text:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evalguard.config.guard import RunOptions
-from evalguard.engine.options import CompareOptions, DistributionMode, MemoryUse
+from evalguard.config.options import CompareOptions, DistributionMode, MemoryUse, RunOptions
 from evalguard.engine.sources import ReferenceSource, Source, StoredSource
 from evalguard.errors import UsageError
 
@@ -78,15 +77,13 @@ def choose_distributions(
     return DistributionChoice(mode=mode, top_k=top_k, file=file)
 
 
-def choose_memory(
-    run: RunOptions, options: CompareOptions, distributions: DistributionChoice
-) -> MemoryUse:
-    """Settle whether both models are loaded; the command line wins over the guard file.
+def choose_memory(options: CompareOptions, distributions: DistributionChoice) -> MemoryUse:
+    """Settle whether both models are loaded.
 
     Raises:
         UsageError: for a way of comparing distributions that needs the opposite.
     """
-    memory = options.memory or run.memory or "auto"
+    memory = options.memory or "auto"
     opposite = {"lockstep": "reference", "sequential": "lockstep"}.get(memory)
     if distributions.mode == opposite:
         loads = "one model at a time" if opposite == "reference" else "both models"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from evalguard.config.guard import Guard, GuardSet
-from evalguard.engine.options import CompareOptions
+from evalguard.config.options import NO_HISTORY, CompareOptions
 from evalguard.errors import UsageError
-
-NO_HISTORY = "none"  # in place of a file's name
 
 
 def choose_history_file(guard: Guard | None, options: CompareOptions) -> Path | None:
@@ -46,10 +44,11 @@ def guard_history_file(guard: Guard) -> Path | None:
         UsageError: it lies elsewhere, and the file was only found: no stranger's guard file writes
             into another folder than its own.
     """
-    if guard.run.history in (None, NO_HISTORY):
+    named = guard.run.history
+    if named is None or named == NO_HISTORY:
         return None
     folder = guard.file.parent
-    path = (folder / Path(guard.run.history).expanduser()).absolute()
+    path = (folder / named.expanduser()).absolute()
     if not guard.code_allowed and not path.resolve().is_relative_to(folder.resolve()):
         raise UsageError(
             f"{guard.label}: run.history lies outside the folder of the guard file ({path})",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evalguard.config.options import MemoryUse
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Variant
-from evalguard.engine.options import MemoryUse
 from evalguard.errors import EvaluationError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import checkpoint_folder

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from evalguard.config.guard import Guard
+from evalguard.config.options import CompareOptions
 from evalguard.core.gate import Gate
-from evalguard.engine.options import CompareOptions
 
 
 def with_start_date(options: CompareOptions) -> CompareOptions:

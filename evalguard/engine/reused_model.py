@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from evalguard.config.options import CompareOptions
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.question import Loads
 from evalguard.core.scorer import Scorer, ScoringPolicy
@@ -20,7 +21,6 @@ from evalguard.engine.loading.load_scorer import load_scorer
 from evalguard.engine.loading.own_environment import asks_server, prepare_worker, shares_prefixes
 from evalguard.engine.loading.scorer_opening import worker_starter
 from evalguard.engine.loading.serving import with_lease, with_server
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.servers import ServerLease
 from evalguard.engine.sources import ModelSource
 from evalguard.errors import BuildError, EvalguardError, EvaluationError, SettingError, WorkerError

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from evalguard.config.options import CompareOptions
 from evalguard.conversion.building import is_built_by_every_run
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.document_columns import Rows
@@ -45,7 +46,6 @@ from evalguard.engine.loading.own_environment import asks_server
 from evalguard.engine.loading.scorer_opening import open_scorer
 from evalguard.engine.memory_policy import MemoryPolicy
 from evalguard.engine.meter import Meter
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.servers import keep_servers
 from evalguard.engine.sources import ModelSource
 from evalguard.engine.task_scores import TaskScoring

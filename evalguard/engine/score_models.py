@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from evalguard.config.options import CompareOptions
 from evalguard.engine.batches import score_with_fallback
 from evalguard.engine.choices import Choices
 from evalguard.engine.evaluate import Evaluation
 from evalguard.engine.interrupts import interruptible
 from evalguard.engine.meter import Meter
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.outputs.scored_outputs import score_dumps
 from evalguard.engine.run_context import RunContext, open_run_context
 from evalguard.engine.scored_side import (

@@ -10,11 +10,11 @@ from pathlib import Path
 from evalguard.config.guard import Guard, GuardSet
 from evalguard.config.inline_models import inline_variant, is_address, split_model_type
 from evalguard.config.local_paths import resolve_model_args, resolve_path
+from evalguard.config.options import CompareOptions
 from evalguard.config.trust import require_code_allowed
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.settings import Assignment, Value, Variant
 from evalguard.engine.baseline_scores import BaselineScores
-from evalguard.engine.options import CompareOptions
 from evalguard.errors import UsageError, nearest
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun, is_lmeval_run, read_run
 from evalguard.harness.finished_runs.other_harnesses import refuse_other_harness

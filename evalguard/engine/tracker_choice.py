@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from evalguard.config.declared_options import check_track
 from evalguard.config.guard import Guard
 from evalguard.core.tracked_run import BUILT_IN_TRACKERS, NO_TRACKER
 from evalguard.errors import UsageError
@@ -84,25 +85,8 @@ def choose_sinks(
     return (*own, *_foreign(chosen))
 
 
-def check_track(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names, each once.
-
-    Raises:
-        UsageError: one is unknown, or "none" stands beside another.
-    """
-    for name in names:
-        if name != NO_TRACKER:
-            TRACKERS.find(name)
-    if NO_TRACKER in names and len(set(names)) > 1:
-        raise UsageError(
-            f"track: none stands beside {', '.join(n for n in names if n != NO_TRACKER)}",
-            hint="none means that nothing is sent anywhere",
-        )
-    return tuple(dict.fromkeys(names))
-
-
 def _check_guard_track(guard: Guard) -> tuple[str, ...]:
-    names = check_track(guard.run.track or ())
+    names = check_track(guard.run.track)
     foreign = _foreign(names)
     if foreign and not guard.code_allowed:
         raise UsageError(

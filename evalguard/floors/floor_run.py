@@ -16,6 +16,7 @@ from evalguard.comparison.table_comparisons import (
     compare_by_document,
     split_comparable,
 )
+from evalguard.config.options import CompareOptions, make_options
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.document_columns import Rows, column_of
@@ -44,7 +45,6 @@ from evalguard.engine.cluster_fields import cluster_documents
 from evalguard.engine.evaluate import Evaluation
 from evalguard.engine.interrupts import interruptible
 from evalguard.engine.loading.own_environment import shows_distributions
-from evalguard.engine.options import CompareOptions, make_options
 from evalguard.engine.run_context import RunContext, open_run_context
 from evalguard.engine.run_environment import read_environment
 from evalguard.engine.run_identities import identify_model

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from evalguard.config.options import CompareOptions
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.noise_floor import MetricFloor, TaskDistributionFloor, beside, kl_beside
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, digest_of
-from evalguard.engine.options import CompareOptions
 from evalguard.errors import StoreError, UsageError
 from evalguard.floors.floor_report import FLOOR_SCHEMA
 from evalguard.report.record_documents import read_record

@@ -18,12 +18,12 @@ from typing import Any
 import evalguard
 from evalguard.comparison.stored_run import read_stored_run
 from evalguard.config.guard import GuardSet
+from evalguard.config.options import DEFAULT_OUTPUT, NO_HISTORY, CompareOptions, make_options
 from evalguard.core.exit_code import gravest_exit_code
 from evalguard.core.redaction import redacted_text
 from evalguard.core.settings import digest_of
-from evalguard.engine.history_location import NO_HISTORY, shared_history_file
+from evalguard.engine.history_location import shared_history_file
 from evalguard.engine.interrupts import interruptible
-from evalguard.engine.options import DEFAULT_OUTPUT, CompareOptions, make_options
 from evalguard.errors import EvalguardError, EvaluationError, StoreError, WorkerError, error_text
 from evalguard.nights.history_runs import AlreadyInHistoryError, add_run, prepare_history
 from evalguard.nights.night_changes import find_changes_tonight, gone_since, other_bases

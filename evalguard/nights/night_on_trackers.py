@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evalguard.comparison.stored_run import read_stored_run
+from evalguard.config.options import CompareOptions
 from evalguard.core.redaction import redacted_text
 from evalguard.core.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
 from evalguard.core.tracked_run import Sent
 from evalguard.core.verdict import DriftUnit
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.tracker_choice import choose_sinks
 from evalguard.errors import EvalguardError, Interrupted, UsageError
 from evalguard.nights.history.history_file import HistoryFile
@@ -103,12 +103,10 @@ def _send_pair(
     try:
         sinks = choose_sinks(options.track, asked.guard)
     except UsageError as error:
-        return tuple(
-            Sent(sink=name, state="failed", reason=str(error)) for name in told.track or ()
-        )
+        return tuple(Sent(sink=name, state="failed", reason=str(error)) for name in told.track)
     if not sinks:
         return ()
-    documents = options.track_documents or bool(told.track_documents)
+    documents = options.track_documents or told.track_documents
     try:
         stored = read_stored_run(Path(pair.run_folder))
         stored.check_files()  # its samples are sent, too

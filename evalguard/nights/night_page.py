@@ -17,12 +17,12 @@ from typing import Any
 
 from rich.text import Text
 
+from evalguard.config.options import CompareOptions
 from evalguard.core.compare_report import Format
 from evalguard.core.exit_code import EXIT_GIT_BISECT_SKIP
 from evalguard.core.findings import Finding, without_quotes
 from evalguard.core.gate_state import GateState, Key
 from evalguard.core.result import Result
-from evalguard.engine.options import CompareOptions
 from evalguard.errors import (
     EXIT_FAILED,
     EXIT_PASSED,

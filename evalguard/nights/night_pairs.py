@@ -8,8 +8,8 @@ from pathlib import Path
 
 from evalguard.config.guard import Guard, GuardSet
 from evalguard.config.guard_search import load_guards
+from evalguard.config.options import CompareOptions
 from evalguard.core.settings import digest_of
-from evalguard.engine.options import CompareOptions
 from evalguard.errors import UsageError
 
 PAIR_HOURS = 12.0

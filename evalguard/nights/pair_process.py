@@ -19,9 +19,9 @@ from typing import Any, Protocol, cast
 from evalguard import tools
 from evalguard.comparison.asked_comparison import StoredRequest
 from evalguard.comparison.compare import RecurringBase, compare_pair_of
+from evalguard.config.options import CompareOptions, describe_options, make_options
 from evalguard.core.redaction import redacted_text
 from evalguard.core.settings import Value
-from evalguard.engine.options import CompareOptions, describe_options, make_options
 from evalguard.engine.own_process import OwnProcess, serve_work
 from evalguard.errors import (
     EvalguardError,

@@ -15,6 +15,7 @@ import evalguard
 from evalguard.comparison.compare import resolve_request
 from evalguard.comparison.stored_base import is_parquet
 from evalguard.comparison.stored_run import rebuild_report
+from evalguard.config.options import CompareOptions, make_options
 from evalguard.core.compare_report import RunIdentity
 from evalguard.core.comparison import Comparison
 from evalguard.core.figures import FIGURES, split_name
@@ -27,7 +28,6 @@ from evalguard.engine.choices import Choices, with_workers
 from evalguard.engine.cluster_fields import cluster_documents, cluster_equal_prompts
 from evalguard.engine.interrupts import NOTHING_CACHED, interruptible
 from evalguard.engine.meter import Meter, TaskPace
-from evalguard.engine.options import CompareOptions, make_options
 from evalguard.engine.run_environment import read_environment
 from evalguard.engine.score_models import score_sides
 from evalguard.engine.scored_side import ScoredSide

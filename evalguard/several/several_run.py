@@ -15,6 +15,7 @@ from evalguard.comparison.ending import finish_resumed_run, store_run
 from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.comparison.judge import build_report
 from evalguard.comparison.result import CompareResult
+from evalguard.config.options import CompareOptions, make_options
 from evalguard.core.compare_report import CompareReport, Format
 from evalguard.core.exit_code import EXIT_GIT_BISECT_SKIP
 from evalguard.core.redaction import redacted_text
@@ -23,7 +24,6 @@ from evalguard.core.result import Result
 from evalguard.engine.bisect_choice import names_off_reference
 from evalguard.engine.choices import with_workers
 from evalguard.engine.interrupts import interruptible
-from evalguard.engine.options import CompareOptions, make_options
 from evalguard.engine.pair_waivers import with_start_date
 from evalguard.engine.servers import keep_servers
 from evalguard.engine.side_figures import with_named_figures

@@ -19,6 +19,7 @@ from evalguard.comparison.refusals import check_models
 from evalguard.comparison.stored_run import StoredRun
 from evalguard.config.guard import GuardSet
 from evalguard.config.local_paths import resolve_path
+from evalguard.config.options import DEFAULT_OUTPUT, CompareOptions
 from evalguard.core.hyperparameters import compare_hyperparameters
 from evalguard.core.redaction import redacted_text
 from evalguard.core.trace_points import ModelInputs, RecordedActivations
@@ -28,7 +29,6 @@ from evalguard.engine.error_places import with_location
 from evalguard.engine.fairness import lead_to_tokenizer
 from evalguard.engine.loading.foreign_code import has_own_process, reaching_task_code
 from evalguard.engine.memory_policy import MemoryPolicy
-from evalguard.engine.options import DEFAULT_OUTPUT, CompareOptions
 from evalguard.engine.run_environment import read_environment
 from evalguard.engine.sources import (
     ModelSource,

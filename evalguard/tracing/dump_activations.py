@@ -21,12 +21,12 @@ import yaml
 import evalguard
 from evalguard.comparison.needed_guards import find_guards
 from evalguard.comparison.typed_command import option_words
+from evalguard.config.options import CompareOptions, make_options
 from evalguard.core.redaction import redacted_command
 from evalguard.core.trace_points import OUTPUT, ModelInputs, RecordedActivations
 from evalguard.engine.choices import with_workers
 from evalguard.engine.interrupts import interruptible
 from evalguard.engine.loading.foreign_code import has_own_process
-from evalguard.engine.options import CompareOptions, make_options
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.page.progress import ProgressLine
 from evalguard.run_token import run_scope

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evalguard.config.options import CompareOptions
 from evalguard.core.hyperparameters import HeldValue
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.trace_points import ModelInputs, ModelRounding
 from evalguard.engine.loading.own_environment import prepare_worker
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.run_identities import identify_model
 from evalguard.engine.sources import ModelSource
 from evalguard.store.atomic_files import safe_name

@@ -10,6 +10,7 @@ from typing import cast
 
 import numpy as np
 
+from evalguard.config.options import CompareOptions
 from evalguard.core.compare_report import RunIdentity
 from evalguard.core.hyperparameters import HeldValue, add_declared
 from evalguard.core.name_map import NameMap
@@ -35,7 +36,6 @@ from evalguard.core.weight_precision import QUANTISED
 from evalguard.engine.built_arguments import find_built_arguments
 from evalguard.engine.loading.own_environment import check_runtime, prepare_worker
 from evalguard.engine.loading.scorer_opening import worker_starter
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.run_identities import identify_model
 from evalguard.engine.sources import ModelSource
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError

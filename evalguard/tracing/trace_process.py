@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from evalguard.config.options import CompareOptions, describe_options, make_options
 from evalguard.core.codec import codec_of
 from evalguard.core.settings import Value
 from evalguard.engine.interrupts import interruptible
-from evalguard.engine.options import CompareOptions, describe_options, make_options
 from evalguard.engine.own_process import OwnProcess, serve_work
 from evalguard.errors import EvaluationError, Interrupted, WorkerError
 from evalguard.garbage import freeze_gc_at_exit, raise_gc_threshold

@@ -11,10 +11,10 @@ from typing import Literal
 
 from evalguard.comparison.report_files import write_run_page
 from evalguard.comparison.stored_run import TRACE_FILE, open_run_trace
+from evalguard.config.options import DEFAULT_OUTPUT, CompareOptions
 from evalguard.core.result import Result
 from evalguard.core.settings import Value
 from evalguard.core.trace_record import SuspectModule
-from evalguard.engine.options import DEFAULT_OUTPUT, CompareOptions
 from evalguard.errors import EvalguardError, StoreError, UsageError, error_text
 from evalguard.report.formats import refuse_dash
 from evalguard.store.atomic_files import check_output, write_output

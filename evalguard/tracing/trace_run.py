@@ -11,12 +11,12 @@ from evalguard import tools
 from evalguard.comparison.compare import compare_sides
 from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.comparison.stored_run import StoredRun, read_stored_run
+from evalguard.config.options import DEFAULT_OUTPUT, CompareOptions, make_options
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.trace_record import SuspectModule
 from evalguard.engine.choices import with_workers
 from evalguard.engine.interrupts import interruptible
 from evalguard.engine.loading.foreign_code import has_own_process
-from evalguard.engine.options import DEFAULT_OUTPUT, CompareOptions, make_options
 from evalguard.engine.sources import ModelSource
 from evalguard.errors import EvalguardError, error_text
 from evalguard.page.progress import ProgressLine

@@ -26,13 +26,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from evalguard.core.ray_plan import RayPlan
 from evalguard.errors import EvaluationError, UsageError, WorkerEnd, WorkerError
 from evalguard.installation import extra_command
 from evalguard.worker.messages import Answer, Call, FrameParser, Hello, Refusal, read_message
 from evalguard.worker.pipe import PipeClosed
 from evalguard.worker.process import register_worker
 from evalguard.worker.ray_actor import ActorWorker
-from evalguard.worker.ray_plan import RayPlan
 
 ANSWER_PATIENCE = 10.0
 POLL = 0.5

@@ -10,7 +10,7 @@ import pytest
 from pairs_here import PairsHere
 from small_world import Ran, SmallWorld
 
-from evalguard.engine.options import CompareOptions
+from evalguard.config.options import CompareOptions
 from evalguard.errors import UsageError
 
 Run = Callable[..., Ran]

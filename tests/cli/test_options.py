@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
+from pydantic import ValidationError
 
-from evalguard.cli.click_options import MOVED, explain_move
+from evalguard.cli.click_options import Command, add_options, explain_move
+from evalguard.cli.option_groups import take_all
+from evalguard.comparison.typed_command import typed_comparison
+from evalguard.config.declared_options import declare, declared_options
 from evalguard.config.guard_search import load_guards
-from evalguard.engine.options import CompareOptions, make_options
-from evalguard.errors import EvalguardError, UsageError
+from evalguard.config.options import CompareOptions, make_options, with_run_of
+from evalguard.config.run_entry import entry_of
+from evalguard.errors import EXIT_USAGE, EvalguardError, UsageError
 from evalguard.harness.task_options import TaskOptions
 
 SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
@@ -106,8 +114,52 @@ def test_what_is_not_given_is_left_to_the_guard_file(seen: Any) -> None:
 
 def test_every_option_of_the_python_api_can_be_typed_or_stands_in_the_guard_file() -> None:
     others = set(CompareOptions.__dataclass_fields__) - set(SPELLINGS)
-    moved = {name for name in others if f"--{name.replace('_', '-')}" in MOVED}
+    moved = {name for name in others if explain_move(f"--{name.replace('_', '-')}") is not None}
     assert others - moved == {"write", "command", "today"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithRounds(CompareOptions):
+    rounds: int | None = declare(
+        None,
+        group="Scoring",
+        metavar="N",
+        at_least=1,
+        expected="a number of rounds",
+        help="Rounds of scoring.",
+        key="How often a document is scored.",
+    )
+
+
+def test_an_option_that_is_declared_stands_in_help_guard_file_api_and_typed_command() -> None:
+    command = click.command("compare", cls=Command)(add_options(*take_all(of=WithRounds))(_given))
+    helped = CliRunner().invoke(command, ["--help"]).output
+    assert re.search(
+        r"^Scoring:\n(  .*\n)*  --rounds N +Rounds of scoring\.$", helped, re.MULTILINE
+    )
+    typed = CliRunner().invoke(command, ["--rounds", "3"], standalone_mode=False).return_value
+    assert typed["rounds"] == 3
+    assert CliRunner().invoke(command, ["--rounds", "0"]).exit_code == EXIT_USAGE
+
+    run = entry_of(WithRounds)
+    assert run.model_validate({"rounds": 3}).model_dump(exclude_none=True) == {"rounds": 3}
+    said = run.model_json_schema()["properties"]["rounds"]
+    assert said["description"] == "How often a document is scored."
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        run.model_validate({"rounds": 0})
+    assert with_run_of(WithRounds(rounds=3), WithRounds()) == WithRounds(rounds=3)
+    assert with_run_of(WithRounds(rounds=3), WithRounds(rounds=2)) == WithRounds(rounds=2)
+
+    assert make_options(WithRounds(), rounds=3) == WithRounds(rounds=3)
+    with pytest.raises(UsageError, match="option rounds: 0 is not a number of rounds"):
+        make_options(WithRounds(), rounds=0)
+
+    words = "evalguard compare --base a --cand b --rounds 3"
+    assert typed_comparison("a", "b", WithRounds(rounds=3)) == words
+
+
+def _given(**given: Any) -> dict[str, Any]:
+    return given
 
 
 @pytest.mark.parametrize("command", ["compare", "bisect", "plan", "floor", "trace", "nightly"])
@@ -137,9 +189,10 @@ def test_what_has_moved_to_the_guard_file_is_a_key_of_it(tmp_path: Path) -> None
         "TASK": "t",
         "FIELD": "f",
     }
-    for option in sorted(MOVED):
-        error = explain_move(option)
-        assert error is not None
+    moved = (
+        explain_move(f"--{name.replace('_', '-')}") for name in declared_options(CompareOptions)
+    )
+    for error in filter(None, moved):
         key = re.search(r"`([a-z]+: \{.*?\})` of the guard file", str(error))
         if key is not None:
             written = re.sub(r"\b[A-Z]+\b", lambda word: values.get(word[0], word[0]), key[1])

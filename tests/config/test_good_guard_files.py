@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from guard_texts import FULL, load
 
-from evalguard.config.guard import GateOptions, Pair, RunOptions
+from evalguard.config.guard import GateOptions, Pair
 from evalguard.config.guard_search import embedded_folder, load_guards
+from evalguard.config.options import RunOptions
 from evalguard.core.limits import Limit
 from evalguard.core.settings import BuildRecipe, Constraint, Target
 from evalguard.errors import UsageError
@@ -51,7 +52,7 @@ def test_the_design_pages_guard_file_loads_in_full(tmp_path: Path) -> None:
         distributions="off",
         reference_top_k=16,
         cache_max_size="20GB",
-        history="nightly.sqlite",
+        history=Path("nightly.sqlite"),
         track=("wandb", "mlflow"),
         memory="sequential",
     )

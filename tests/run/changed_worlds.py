@@ -103,7 +103,7 @@ def answer(folder: Path, cache: Path, given: Mapping[str, Any]) -> Answers:
     It is a run of its own.
     """
     from evalguard.comparison.compare import resolve_request
-    from evalguard.engine.options import make_options
+    from evalguard.config.options import make_options
     from evalguard.engine.run_context import open_run_context
     from evalguard.engine.sources import ModelSource
     from evalguard.engine.task_scores import TaskScoring

@@ -59,8 +59,8 @@ def score(models: dict[str, Path], tmp_path: Path) -> Score:
     """Score two models by name; the base may be a reference file."""
     from evalguard.comparison.refusals import check_measurable
     from evalguard.config.guard import GuardSet
+    from evalguard.config.options import CompareOptions
     from evalguard.engine.choices import resolve_choices
-    from evalguard.engine.options import CompareOptions
     from evalguard.engine.reference_scorer import read_reference
     from evalguard.engine.score_models import score_models
 

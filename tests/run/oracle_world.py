@@ -13,11 +13,11 @@ from evalguard.bisect.oracle.model_oracle import ModelOracle
 from evalguard.bisect.oracle.oracle_opening import open_model_oracle
 from evalguard.bisect.oracle.settings_oracle import OracleContext, OracleRequest
 from evalguard.comparison.compare import resolve_request
+from evalguard.config.options import CompareOptions, make_options
 from evalguard.core.question import Loads
 from evalguard.core.scorer import Request, Response, Scorer
 from evalguard.engine.choices import Choices
 from evalguard.engine.loading.load_scorer import load_scorer
-from evalguard.engine.options import CompareOptions, make_options
 from evalguard.engine.score_models import score_sides
 from evalguard.engine.scored_side import ScoredSide
 from evalguard.engine.sources import ModelSource

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from evalguard.config.guard import GuardSet
+from evalguard.config.options import CompareOptions
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, Variant
 from evalguard.engine.choices import resolve_choices
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.sources import ModelSource, RunSource
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun
 

@@ -23,6 +23,7 @@ from evalguard.cli.value_types import Pairs
 from evalguard.comparison.typed_command import option_words
 from evalguard.config.guard import GuardSet
 from evalguard.config.guard_search import load_guards
+from evalguard.config.options import CompareOptions, make_options
 from evalguard.core.gate import Gate, Waiver
 from evalguard.core.limits import Limit
 from evalguard.core.scorer import ScoringPolicy
@@ -30,7 +31,6 @@ from evalguard.core.settings import Value, Variant
 from evalguard.engine.choices import Choices, resolve_choices
 from evalguard.engine.cluster_fields import ClusterChoice
 from evalguard.engine.distribution_choice import DistributionChoice
-from evalguard.engine.options import CompareOptions, make_options
 from evalguard.engine.sources import ModelSource
 from evalguard.harness.task_options import TaskOptions
 

@@ -22,12 +22,12 @@ from read_versions import forget_versions
 
 import evalguard
 from evalguard.comparison.compare import resolve_request
+from evalguard.config.options import CompareOptions, make_options
 from evalguard.core.scorer import Scorer
 from evalguard.engine.choices import Choices
 from evalguard.engine.evaluate import Evaluator
 from evalguard.engine.loading.lazy_scorer import is_loaded
 from evalguard.engine.loading.load_scorer import load_scorer
-from evalguard.engine.options import CompareOptions, make_options
 from evalguard.engine.run_context import open_run_context
 from evalguard.engine.sources import ModelSource
 from evalguard.harness.tasks import load_tasks

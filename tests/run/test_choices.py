@@ -12,11 +12,11 @@ from fake_models import table
 
 from evalguard.config.guard import GuardSet
 from evalguard.config.guard_search import embedded_folder, load_guards
+from evalguard.config.options import CompareOptions
 from evalguard.core.settings import Variant
 from evalguard.core.verdict import Margin
 from evalguard.engine.choices import DEFAULT_SEED, Choices, resolve_choices, with_workers
 from evalguard.engine.distribution_choice import DistributionChoice
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.sources import ModelSource, RunSource, Source
 from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.engine.options import CompareOptions, make_options
+from evalguard.config.options import CompareOptions, make_options
 from evalguard.errors import EXIT_USAGE, UsageError
 
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from evalguard.config.guard import GuardSet
+from evalguard.config.options import CompareOptions
 from evalguard.core.settings import Setting, Target, Value, Variant
 from evalguard.engine.choices import resolve_choices
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.sources import ModelSource
 from evalguard.errors import MisalignedRunsError
 

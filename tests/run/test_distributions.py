@@ -15,12 +15,12 @@ from scored_models import Score, source, values
 from tiny_models import save_t5
 
 from evalguard.config.guard import GuardSet
+from evalguard.config.options import CompareOptions
 from evalguard.core.settings import Setting, Target
 from evalguard.distributions.task_distributions import GENERATION_ONLY
 from evalguard.engine import memory_policy
 from evalguard.engine.choices import resolve_choices
 from evalguard.engine.evaluate import Evaluation
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.score_models import score_models
 from evalguard.errors import EvaluationError, Interrupted, UsageError
 from evalguard.models import lm_scorer

@@ -15,11 +15,11 @@ from tiny_models import save_llama, save_mamba
 import evalguard
 from evalguard.comparison.looks import score_in_looks
 from evalguard.config.guard import GuardSet
+from evalguard.config.options import CompareOptions
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.engine.choices import resolve_choices
 from evalguard.engine.loading import load_scorer as loading
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.score_models import score_models
 from evalguard.engine.sources import ModelSource
 from evalguard.errors import FallbackError, UsageError

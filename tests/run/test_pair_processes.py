@@ -14,7 +14,7 @@ import psutil
 import pytest
 from fake_pairs import FakePairs, wait_until
 
-from evalguard.engine.options import CompareOptions
+from evalguard.config.options import CompareOptions
 from evalguard.errors import EvaluationError, WorkerError
 from evalguard.nights import pair_process as pair_worker
 from evalguard.nights.night_report import PairNight, build_failed_pair

@@ -11,8 +11,8 @@ import pytest
 from evalguard.comparison.needed_guards import find_guards
 from evalguard.config.guard import GuardSet
 from evalguard.config.guard_search import load_guards
+from evalguard.config.options import CompareOptions
 from evalguard.core.settings import Value
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.sources import (
     ModelSource,
     RunSource,

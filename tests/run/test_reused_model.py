@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import evalguard
+from evalguard.config.options import CompareOptions
 from evalguard.core.question import Loads
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Value, Variant
 from evalguard.engine.loading.load_scorer import load_scorer
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.reused_model import ReusedModel
 from evalguard.engine.sources import ModelSource
 from evalguard.errors import SettingError, WorkerError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evalguard.comparison.compare import resolve_request
-from evalguard.engine.options import CompareOptions
+from evalguard.config.options import CompareOptions
 from evalguard.engine.score_models import score_sides
 from evalguard.harness.score_tables import TaskScores
 from evalguard.store.block_cache import ScoreCache

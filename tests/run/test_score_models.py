@@ -11,10 +11,10 @@ import pytest
 from fake_models import FakeScorer
 
 from evalguard.config.guard import GuardSet
+from evalguard.config.options import CompareOptions
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.engine.choices import resolve_choices
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.score_models import score_models
 from evalguard.engine.sources import ModelSource
 from evalguard.errors import EvaluationError, MisalignedRunsError

@@ -15,10 +15,10 @@ import evalguard
 from evalguard.comparison.looks import score_in_looks
 from evalguard.comparison.refusals import check_sequential
 from evalguard.config.guard import GuardSet
+from evalguard.config.options import CompareOptions
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.engine.choices import resolve_choices
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.score_models import score_sides
 from evalguard.engine.sources import ModelSource, RunSource, Source
 from evalguard.errors import UsageError

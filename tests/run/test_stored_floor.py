@@ -11,13 +11,13 @@ import pytest
 from fake_models import table
 
 from evalguard.comparison.table_comparisons import compare_tables
+from evalguard.config.options import CompareOptions
 from evalguard.core.comparison import Comparison
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
 from evalguard.core.gate import Gate
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, digest_of
-from evalguard.engine.options import CompareOptions
 from evalguard.errors import UsageError
 from evalguard.floors.known_floors import (
     FLOORS_FOLDER,

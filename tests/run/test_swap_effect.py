@@ -14,8 +14,8 @@ from tiny_models import save_llama
 from evalguard.bisect.swap_effect import SwapEffect, measure_swap_effects
 from evalguard.comparison.compare import compare_sides
 from evalguard.comparison.finished_comparison import FinishedComparison
+from evalguard.config.options import make_options
 from evalguard.core.settings import Value
-from evalguard.engine.options import make_options
 from evalguard.errors import UsageError
 
 pytestmark = pytest.mark.slow

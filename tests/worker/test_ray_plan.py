@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
+from evalguard.core.ray_plan import RayPlan
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.installation import extra_command
 from evalguard.worker.ray_cluster import check_ray, open_cluster
-from evalguard.worker.ray_plan import RayPlan
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_is_no_place_is_refused_with_the_form(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["dask", "ray://nowhere"])
 def test_the_options_of_a_comparison_are_refused_too(text: str) -> None:
-    from evalguard.engine.options import CompareOptions
+    from evalguard.config.options import CompareOptions
 
     with pytest.raises(UsageError, match="this is not a place where models can run"):
         CompareOptions(execution=text)

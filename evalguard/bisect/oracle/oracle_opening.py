@@ -38,6 +38,7 @@ from evalguard.core.document_scale import DocumentScale
 from evalguard.core.figures import FIGURES
 from evalguard.core.gate_state import Key
 from evalguard.core.pairing import pick_rows
+from evalguard.core.ray_plan import RayPlan
 from evalguard.core.scorer import ModelDescription, Scorer
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
@@ -56,7 +57,6 @@ from evalguard.harness.requests import TaskRequests
 from evalguard.stats.sequential_looks import FACTOR, document_order, planned_looks
 from evalguard.store.cache_folder import limit_cache
 from evalguard.worker.ray_cluster import open_cluster
-from evalguard.worker.ray_plan import RayPlan
 
 
 def collect_base_references(

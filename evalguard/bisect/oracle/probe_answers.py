@@ -21,6 +21,7 @@ from evalguard.bisect.oracle.assigned_candidate import (
 )
 from evalguard.bisect.oracle.settings_oracle import OracleContext, OracleRequest
 from evalguard.bisect.scales import AnswerScale, FigureScale, LimitScale, values_by_document
+from evalguard.config.options import CompareOptions
 from evalguard.core.divergence import Divergence
 from evalguard.core.gate_state import Key
 from evalguard.core.loops import END_AT
@@ -35,7 +36,6 @@ from evalguard.engine.error_places import with_location
 from evalguard.engine.evaluate import Evaluator
 from evalguard.engine.loading.foreign_code import note_task_code
 from evalguard.engine.loading.known_models import KnownModel, KnownModels
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.refusals import refusal_of
 from evalguard.engine.sources import ModelSource
 from evalguard.engine.task_scores import TaskScoring

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from evalguard.bisect.bisect_report import WrittenTexts
 from evalguard.bisect.scales import AnswerScale, FigureScale, LimitScale
+from evalguard.config.options import CompareOptions
 from evalguard.core.document_scale import DocumentScale
 from evalguard.core.gate_state import Key
 from evalguard.core.question import (
@@ -26,7 +27,6 @@ from evalguard.core.question import (
 from evalguard.core.settings import Value
 from evalguard.engine.choices import Choices
 from evalguard.engine.meter import Meter
-from evalguard.engine.options import CompareOptions
 from evalguard.engine.scored_side import ScoredSide
 from evalguard.engine.sources import ModelSource, Source
 from evalguard.errors import Interrupted

@@ -19,10 +19,10 @@ from evalguard.bisect.settings.hf_side import HFSide
 from evalguard.bisect.settings.module_settings import derive_module_settings, describe_module_source
 from evalguard.bisect.settings.weight_settings import DerivedWeights, weight_settings
 from evalguard.comparison.finished_comparison import FinishedComparison
+from evalguard.config.options import BisectOver
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import Constraint, Setting, Variant
 from evalguard.engine.bisect_choice import names_off_reference, why_not_derivable
-from evalguard.engine.options import BisectOver
 from evalguard.engine.sources import DumpSource, ModelSource, RunSource, Source
 from evalguard.errors import SettingError, UsageError, error_text
 

@@ -44,7 +44,7 @@ from evalguard.run_token import RUN_KEY, this_run
 from evalguard.start_up import list_start_up_files
 
 if TYPE_CHECKING:
-    from evalguard.engine.options import CompareOptions
+    from evalguard.config.options import CompareOptions
 
 # Libraries that compute a model, or read its texts.
 _OF_MODELS = frozenset(LIBRARIES) - {"einops", "jinja2", "lm_eval", "numpy"} | {"evalguard"}

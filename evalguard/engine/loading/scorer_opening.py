@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evalguard.core.ray_plan import RayPlan
 from evalguard.core.scorer import Scorer, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.engine.loading.foreign_code import needs_worker
@@ -18,10 +19,9 @@ from evalguard.store.atomic_files import safe_name
 from evalguard.store.fact_cache import FileDigests, open_facts
 from evalguard.worker.client import StartWorker, WorkerScorer, start_here
 from evalguard.worker.ray_cluster import open_cluster
-from evalguard.worker.ray_plan import RayPlan
 
 if TYPE_CHECKING:
-    from evalguard.engine.options import CompareOptions
+    from evalguard.config.options import CompareOptions
 
 
 def open_scorer(

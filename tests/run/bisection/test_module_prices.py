@@ -22,7 +22,7 @@ from evalguard.bisect.subject import Subject, choose_subject
 from evalguard.comparison.compare import compare_sides
 from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.comparison.result import CompareResult
-from evalguard.engine.options import make_options
+from evalguard.config.options import make_options
 from evalguard.errors import EvaluationError
 from evalguard.recipes.gguf import convert
 from evalguard.report.compare_document import read_report
