@@ -26,7 +26,7 @@ from benchmarks.output import deliver
 from evalguard.nights.document_scores import DocumentScores
 from evalguard.nights.history.history_file import HistoryFile, StoredMetric
 from evalguard.nights.history_flips import broken_documents, flips
-from evalguard.nights.history_questions import HistorySelection, find_trends, verify_history
+from evalguard.nights.history_questions import HistorySelection, check_history, find_trends
 from evalguard.nights.history_report import MetricKey, NightMetric, NightRun
 
 TASKS, DOCUMENTS, REPEATS = 20, 5_000, 25
@@ -167,7 +167,7 @@ def table(file: Path, nights: int, took: float) -> list[str]:
     for name, work in (
         ("trend with change points, one metric", lambda: scanned(file)),
         ("what broke again, over all nights, one metric", lambda: again(file, nights, acc)),
-        ("`history check`", lambda: verify_history(file)),
+        ("`history check`", lambda: check_history(file)),
     ):
         lines.append(f"| {name} | {milliseconds(median(work, 3))} | |")
     return lines

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from evalguard.nights.document_scores import DocumentScores, fingerprints
+from evalguard.nights.history import database
 from evalguard.nights.history.history_file import HistoryFile, StoredMetric
 from evalguard.nights.history_report import NightMetric, NightRun
 
@@ -93,3 +97,18 @@ def keep_nights(path: Path, sigmas: Any, **changed: Any) -> None:
             metric = replace(METRIC, sigma=float(sigma))
             kept = StoredMetric(metric=metric, documents=documents(scores))
             history.add(run, [kept], {"packages": {"torch": "2.13"}})
+
+
+class FullDisk(sqlite3.Connection):
+    """Has no room for more pages than the file has already."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        (pages,) = self.execute("PRAGMA page_count").fetchone()
+        self.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def connect_by(kind: type[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let histories be read and written by another kind of connection."""
+    connect = functools.partial(sqlite3.connect, factory=kind)
+    monkeypatch.setattr(database.sqlite3, "connect", connect)

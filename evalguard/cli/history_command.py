@@ -165,10 +165,11 @@ def history_export_command(folder: Path, no_documents: bool, as_json: bool, **gi
 def _exported(
     folder: Path, no_documents: bool, as_json: bool, given: dict[str, Any]
 ) -> CommandResult:
-    from evalguard.nights.history_questions import export_runs
+    from evalguard.nights.history.export import export_history
 
+    file = _take_history_file(given)
     return _history_result(
-        export_runs(_take_history_file(given), folder, documents=not no_documents), as_json
+        export_history(file, folder.expanduser(), documents=not no_documents), as_json
     )
 
 
@@ -180,9 +181,9 @@ def history_check_command(as_json: bool, **given: Any) -> Job:
 
 
 def _checked(as_json: bool, given: dict[str, Any]) -> CommandResult:
-    from evalguard.nights.history_questions import verify_history
+    from evalguard.nights.history_questions import check_history
 
-    return _history_result(verify_history(_take_history_file(given)), as_json)
+    return _history_result(check_history(_take_history_file(given)), as_json)
 
 
 @history_command.command("add", short_help="Put a finished run into it.")

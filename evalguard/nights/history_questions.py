@@ -20,15 +20,12 @@ from evalguard.core.verdict import DriftUnit
 from evalguard.engine.history_location import shared_history_file
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.nights.change_points import Floats, change_points
-from evalguard.nights.history.check import check_history
-from evalguard.nights.history.export import export_history
 from evalguard.nights.history.history_file import HistoryFile
 from evalguard.nights.history_flips import broken_documents, flips
 from evalguard.nights.history_report import (
     Change,
     FlipReport,
     HistoryCheck,
-    HistoryExport,
     HistoryListing,
     HistoryRun,
     MetricFlips,
@@ -320,14 +317,10 @@ def find_flips(
     )
 
 
-def export_runs(file: Path, folder: Path, *, documents: bool = True) -> HistoryExport:
-    """Write a history as parquet files; see ``export_history``."""
-    return export_history(file, folder.expanduser(), documents=documents)
-
-
-def verify_history(file: Path) -> HistoryCheck:
-    """Read all of a history; see ``check_history``."""
-    return check_history(file)
+def check_history(file: Path) -> HistoryCheck:
+    """Read all of a history; see ``HistoryFile.check``."""
+    with HistoryFile(file) as history:
+        return history.check()
 
 
 def _metric_flips(

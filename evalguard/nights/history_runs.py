@@ -38,7 +38,6 @@ from evalguard.engine.task_scores import describe_reading
 from evalguard.errors import EvalguardError, MisalignedRunsError, UsageError, error_text, nearest
 from evalguard.nights.document_scores import DocumentScores
 from evalguard.nights.history.history_file import HistoryFile, StoredMetric
-from evalguard.nights.history.removal import remove_runs
 from evalguard.nights.history_report import (
     HistoryAddition,
     HistoryPruning,
@@ -75,7 +74,7 @@ def read_base_of_history(path: Path, name: str, candidate: str) -> BaselineScore
                 found.append(_history_table(path, run, metric.key, documents))
         environment = history.environment(run.environment).get("base")
         history.note_damage()
-        damaged = tuple(p for p in history.problems if p.startswith(f"run {run.number}, "))
+        damaged = tuple(text for text, of in history.problems.items() if of == run.number)
     environment = cast("dict[str, Value]", environment or {})
     identity = RunIdentity(name=run.base, digest=run.base_digest)
     return BaselineScores(
@@ -364,9 +363,9 @@ def prune_runs(
     with HistoryFile(file) as history:
         runs = history.runs()
         problems = tuple(history.problems)
-    removed = prunable(runs, since=since, nights=nights)
-    if removed and not dry_run:
-        remove_runs(file, [run.number for run in removed])
+        removed = prunable(runs, since=since, nights=nights)
+        if removed and not dry_run:
+            history.remove([run.number for run in removed])
     return HistoryPruning(
         file=str(file),
         removed=removed,

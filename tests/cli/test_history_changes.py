@@ -12,8 +12,8 @@ import pytest
 from history_examples import METRIC, documents, keep_nights, night
 from small_world import Ran, SmallWorld
 
-from evalguard.nights.history.check import check_history
 from evalguard.nights.history.history_file import HistoryFile, StoredMetric
+from evalguard.nights.history_questions import check_history
 
 Run = Callable[..., Ran]
 
@@ -95,9 +95,7 @@ def test_what_either_rule_keeps_stays(run: Run, file: Path) -> None:
     assert "1 of 2 runs removed" in run("history", "prune", *words, "--history", file).out
 
 
-def test_pruning_gives_the_room_back_and_keeps_what_others_are_packed_against(
-    run: Run, file: Path
-) -> None:
+def test_pruning_gives_the_room_back_and_keeps_what_other_runs_need(run: Run, file: Path) -> None:
     rng = np.random.default_rng(5)
     base = rng.normal(size=3000)
     candidates = [base + 1e-7 * rng.normal(size=3000) for _ in range(12)]

@@ -159,7 +159,7 @@ def test_several_pairs_ask_for_one(refused: Run, run: Run, file: Path) -> None:
 def test_damage_is_found_and_named(run: Run, file: Path) -> None:
     keep_nights(file, [0.1, 0.2])
     with sqlite3.connect(file) as damaged:
-        damaged.execute("UPDATE vectors SET packed = substr(packed, 1, length(packed) - 1)")
+        damaged.execute("UPDATE vectors SET content = substr(content, 1, length(content) - 1)")
     damaged.close()
     found = run("history", "check", "--history", file)
     assert found.code == 1

@@ -17,11 +17,11 @@ from evalguard.nights.history.history_file import HistoryFile, StoredMetric
 from evalguard.nights.history_page import HistoryResult
 from evalguard.nights.history_questions import (
     HistorySelection,
+    check_history,
     find_environment_changes,
     find_flips,
     find_trends,
     list_runs,
-    verify_history,
 )
 from evalguard.nights.history_report import NightMetric
 
@@ -39,7 +39,7 @@ def answers(file: Path) -> list[HistoryResult]:
         HistoryResult(list_runs(file, wanted)),
         HistoryResult(find_trends(file, wanted)),
         HistoryResult(find_flips(file, wanted, first="latest~1", second="latest")),
-        HistoryResult(verify_history(file)),
+        HistoryResult(check_history(file)),
     ]
 
 

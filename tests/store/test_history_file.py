@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import sqlite3
 import sys
 import time
 import traceback
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from history_examples import METRIC, RUN, N, documents, keep_nights, night, right
+from history_examples import (
+    METRIC,
+    RUN,
+    FullDisk,
+    N,
+    connect_by,
+    documents,
+    keep_nights,
+    night,
+    right,
+)
 
 from evalguard.errors import StoreError, UsageError
-from evalguard.nights.document_scores import DocumentScores
-from evalguard.nights.history import database
-from evalguard.nights.history.check import check_history
+from evalguard.nights.document_scores import DocumentHashes, DocumentScores
+from evalguard.nights.history.database import DamagedHistoryError
 from evalguard.nights.history.history_file import HistoryFile, StoredMetric
-from evalguard.nights.history.migrations import SCHEMA_VERSION
-from evalguard.nights.history.sqlite_errors import DamagedHistoryError
+from evalguard.nights.history_questions import check_history
 
 KEY = METRIC.key
 # Python 3.12 on: the children of this test use no lock that another thread may hold.
@@ -62,6 +69,37 @@ def test_what_was_kept_comes_back(file: Path) -> None:
         assert history.documents([number], failed.key) == {}
 
 
+@pytest.mark.parametrize(
+    "values",
+    [[-0.0, 0.0, 1.0], [np.nan, 1.0], [np.inf, -np.inf], [5e-324, 1e300], [0.1, 0.2], [0.5, 255.0],
+     [255.0, 256.0], [], [2.0**-149, 2.0**128]],
+)  # fmt: skip
+def test_scores_come_back_bit_for_bit(file: Path, values: list[float]) -> None:
+    scores = np.array(values, np.float64)
+    with HistoryFile(file, create=True) as history:
+        history.add(RUN, [StoredMetric(metric=METRIC, documents=documents(scores))], {})
+        kept = history.documents([1], KEY)[1].candidate
+    assert kept.dtype == np.float64
+    assert kept.tobytes() == scores.tobytes()
+
+
+def test_a_night_adds_a_byte_a_right_or_wrong_answer_and_four_a_log_likelihood(file: Path) -> None:
+    rng = np.random.default_rng(1)
+    base = rng.normal(-2.0, 1.5, 5_000).astype(np.float32).astype(np.float64)
+    moved = (base + rng.normal(0.0, 0.1, 5_000)).astype(np.float32).astype(np.float64)
+    sizes = {}
+    for name, scores in (("words", moved), ("answers", (base > -2.0).astype(np.float64))):
+        with HistoryFile(file.with_name(name), create=True) as history:
+            for day in range(2):
+                of_night = documents(base if day == 0 else scores, base)
+                history.add(night(day), [StoredMetric(metric=METRIC, documents=of_night)], {})
+        with closing(sqlite3.connect(file.with_name(name))) as connection:
+            query = "SELECT length(content) FROM vectors ORDER BY id DESC LIMIT 1"
+            (sizes[name],) = connection.execute(query).fetchone()
+    assert sizes["words"] < 4 * 5_000
+    assert sizes["answers"] < 0.25 * 5_000
+
+
 def test_nights_are_in_order_of_time_whatever_the_order_they_were_kept_in(file: Path) -> None:
     with HistoryFile(file, create=True) as history:
         for day in (3, 1, 2):
@@ -78,6 +116,40 @@ def test_a_base_that_does_not_change_is_kept_once(file: Path) -> None:
             history.add(night(day), [StoredMetric(metric=METRIC, documents=scores)], {})
     # doc_ids, prints, the base, which is the first candidate, and four more candidates
     assert check_history(file).vectors == 3 + 4
+
+
+def test_hashes_come_back_and_are_kept_once(tmp_path: Path) -> None:
+    digits = tuple(f"{number:064x}" for number in range(N))
+    words = tuple(f"no digits \N{SNOWMAN} {number}" for number in range(N))
+    hashes = DocumentHashes(
+        doc_hashes=digits, prompt_hashes=words, target_hashes=digits, asked_hashes=("",) * N,
+        n_total=50, run={"limit": 40, "num_fewshot": None},
+    )  # fmt: skip
+    path = tmp_path / "nights.sqlite"
+    with HistoryFile(path, create=True) as history:
+        for day in range(3):
+            scores = documents(right(day), hashes=hashes)
+            history.add(night(day), [StoredMetric(metric=METRIC, documents=scores)], {})
+        found = history.documents([1, 3], METRIC.key, hashes=True)
+        assert [found[run].hashes for run in (1, 3)] == [hashes, hashes]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(DISTINCT hashes) FROM metrics").fetchone() == (1,)
+    assert check_history(path).problems == ()
+
+
+def test_damaged_hashes_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "nights.sqlite"
+    texts = tuple(map(str, range(10, 10 + N)))
+    hashes = DocumentHashes(doc_hashes=texts, prompt_hashes=texts, target_hashes=texts)
+    with HistoryFile(path, create=True) as history:
+        scores = documents(right(1), hashes=hashes)
+        history.add(night(1), [StoredMetric(metric=METRIC, documents=scores)], {})
+    with sqlite3.connect(path) as connection:
+        damage = "UPDATE vectors SET content = zeroblob(9) WHERE id IN (SELECT hashes FROM metrics)"
+        (number,) = connection.execute("SELECT hashes FROM metrics").fetchone()
+        connection.execute(damage)
+    connection.close()
+    assert check_history(path).problems == (f"vector {number}: it was changed or cut",)
 
 
 def test_hostile_names_come_back_as_text(file: Path) -> None:
@@ -138,7 +210,7 @@ def test_reading_makes_no_file(file: Path) -> None:
 def test_a_newer_version_is_refused(file: Path) -> None:
     HistoryFile(file, create=True).close()
     with sqlite3.connect(file) as newer:
-        newer.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        newer.execute(f"PRAGMA user_version = {check_history(file).version + 1}")
     newer.close()
     with pytest.raises(UsageError, match="newer evalguard"):
         HistoryFile(file)
@@ -182,21 +254,6 @@ def test_a_writer_that_holds_on_is_waited_for_and_then_named(file: Path) -> None
             assert reader.runs() == ()
     finally:
         other.close()
-
-
-class FullDisk(sqlite3.Connection):
-    """Has no room for more pages than the file has already."""
-
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        (pages,) = self.execute("PRAGMA page_count").fetchone()
-        self.execute(f"PRAGMA max_page_count = {pages}")
-
-
-def connect_by(kind: type[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let histories be read and written by another kind of connection."""
-    connect = functools.partial(sqlite3.connect, factory=kind)
-    monkeypatch.setattr(database.sqlite3, "connect", connect)
 
 
 def test_a_full_disk_keeps_all_of_what_was_there(

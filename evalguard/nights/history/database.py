@@ -1,4 +1,7 @@
-"""The database behind a history file: opened, checked to be one, brought to this version."""
+"""The database behind a history file: opened, checked to be one, brought to this version.
+
+What sqlite3 says against it becomes an error that a user can act on.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,29 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from evalguard.errors import StoreError, UsageError
-from evalguard.nights.history.migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
-from evalguard.nights.history.sqlite_errors import (
-    RESCUE,
-    DamagedHistoryError,
-    is_busy,
-    translate_errors,
+from evalguard.errors import EvalguardError, StoreError, UsageError
+from evalguard.nights.history.tables import (
+    SCHEMA_VERSION,
+    create_metric_tables,
+    create_run_tables,
 )
 from evalguard.store.atomic_files import disk_error, make_folder
+
+APPLICATION_ID = 0x45474849
+"""What sqlite3 keeps in the head of the file: "EGHI"."""
 
 PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
 _OTHER_FILE_HINT = "name another file with --history"
+RESCUE = (
+    "nothing was written to it; `evalguard history check` shows what is left, and `sqlite3 FILE "
+    ".recover | sqlite3 NEW` takes what can be read into a new file"
+)
+_ELSEWHERE_HINT = "--history FILE keeps it elsewhere"
+
+
+class DamagedHistoryError(UsageError):
+    """A history file is no longer what was written."""
 
 
 def connect(path: Path, *, create: bool, patience: float = PATIENCE) -> sqlite3.Connection:
@@ -100,12 +113,12 @@ def _size(path: Path) -> int:
 
 def _prepare(connection: sqlite3.Connection, path: Path, patience: float) -> None:
     connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA foreign_keys = ON")
     with transaction(connection, writes=False):
         version = _version(connection, path)
         _check_schema(connection, path)
     if version < SCHEMA_VERSION:
         _upgrade(connection, path, patience)
+    connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")
 
 
@@ -147,15 +160,33 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _upgrade(connection: sqlite3.Connection, path: Path, patience: float) -> None:
+    """Make the tables, or take all nights over from those of an earlier version.
+
+    All in one transaction: until it ends, the file is as it was, for others and for whoever opens
+    it after this process was killed or had no room.
+    """
     _set_wal(connection, patience)
+    connection.execute("PRAGMA synchronous = FULL")
     with transaction(connection):
         version = _version(connection, path)  # another process may have been faster
-        if version < SCHEMA_VERSION:
-            migrate(connection, version)
-    with transaction(connection, writes=False):
-        version = _version(connection, path)
-    if version != SCHEMA_VERSION:
-        raise StoreError(f"the history {path} stays at an earlier version", hint=RESCUE)
+        if not version:
+            create_run_tables(connection)
+            create_metric_tables(connection)
+        elif version < SCHEMA_VERSION:
+            from evalguard.nights.history.old_versions import upgrade_tables
+
+            upgrade_tables(connection, version)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    if 0 < version < SCHEMA_VERSION:
+        with suppress(sqlite3.Error):  # the room of the earlier tables, which can wait
+            compact(connection)
+
+
+def compact(connection: sqlite3.Connection) -> None:
+    """Give back the room of what was removed."""
+    connection.execute("VACUUM")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _set_wal(connection: sqlite3.Connection, patience: float) -> None:
@@ -165,7 +196,7 @@ def _set_wal(connection: sqlite3.Connection, patience: float) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > end:
+            if not _is_busy(error) or time.monotonic() > end:
                 raise
             time.sleep(0.02)
         else:
@@ -192,3 +223,52 @@ def transaction(connection: sqlite3.Connection, *, writes: bool = True) -> Itera
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
+
+
+@contextmanager
+def translate_errors(path: Path, doing: str) -> Iterator[None]:
+    """Turn errors of sqlite3 into errors of evalguard.
+
+    Args:
+        doing: "read" or "write", for the message.
+    """
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _to_evalguard_error(path, doing, error) from error
+    except UnicodeDecodeError as error:  # sqlite3's message quotes bytes of the file
+        raise DamagedHistoryError(f"the history {path} is damaged", hint=RESCUE) from error
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    """Whether it is another process that is in the way ("locking protocol": many at once)."""
+    return any(word in str(error) for word in ("locked", "busy", "locking protocol"))
+
+
+def _to_evalguard_error(path: Path, doing: str, error: sqlite3.Error) -> EvalguardError:
+    said = str(error)
+    if _is_busy(error):
+        return StoreError(
+            f"cannot {doing} the history {path}: another process has been writing to it all along",
+            hint="try again when it has finished",
+        )
+    if "full" in said:
+        return StoreError(
+            f"cannot {doing} the history {path}: the disk is full", hint=_ELSEWHERE_HINT
+        )
+    if "readonly" in said or "unable to open" in said:
+        return StoreError(
+            f"cannot {doing} the history {path}: it, or its folder, cannot be written to",
+            hint=_ELSEWHERE_HINT,
+        )
+    if "not a database" in said:
+        return DamagedHistoryError(
+            f"{path} is not a history: it is not a sqlite3 file", hint=_ELSEWHERE_HINT
+        )
+    if "malformed" in said:
+        return DamagedHistoryError(f"the history {path} is damaged ({said})", hint=RESCUE)
+    if isinstance(error, sqlite3.OperationalError) and "disk I/O" in said:
+        return StoreError(
+            f"cannot {doing} the history {path}: the disk fails", hint=_ELSEWHERE_HINT
+        )
+    return DamagedHistoryError(f"the history {path} cannot be used ({said})", hint=RESCUE)

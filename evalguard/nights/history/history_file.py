@@ -3,40 +3,49 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from evalguard.core.settings import Value
-from evalguard.nights.document_scores import HASH_FIELDS, DocumentScores
-from evalguard.nights.history.database import PATIENCE, connect, transaction
-from evalguard.nights.history.night_rows import (
+from evalguard.nights.document_scores import DocumentScores
+from evalguard.nights.history.database import (
+    PATIENCE,
+    RESCUE,
+    DamagedHistoryError,
+    compact,
+    connect,
+    transaction,
+    translate_errors,
+)
+from evalguard.nights.history.tables import (
     METRIC_COLUMNS,
     RUN_COLUMNS,
+    SCHEMA_VERSION,
     VECTOR_COLUMNS,
+    Numbers,
+    checked_fields,
+    documents_of,
+    insert_metric,
+    insert_run,
+    metric_fields,
     metric_of,
-    metric_values,
+    read_vector,
     run_of,
-    run_values,
-    seal_of,
     select_columns,
 )
-from evalguard.nights.history.sqlite_errors import RESCUE, DamagedHistoryError, translate_errors
-from evalguard.nights.history.vectors import VectorReader, requests_text, store_documents
-from evalguard.nights.history_report import MetricKey, Night, NightMetric, NightRun
+from evalguard.nights.history_report import HistoryCheck, MetricKey, Night, NightMetric, NightRun
 from evalguard.store.atomic_files import DamagedBlockError
 
 _Made = TypeVar("_Made")
 _RUNS = select_columns("runs", RUN_COLUMNS)
 _METRICS = select_columns("metrics", METRIC_COLUMNS)
 _WHERE_METRIC = "task = ? AND filter = ? AND metric = ?"
-_VECTORS = [METRIC_COLUMNS.index(name) for name in VECTOR_COLUMNS]
-_AGGREGATION = METRIC_COLUMNS.index("aggregation")
-_HASHES = {name: METRIC_COLUMNS.index(name) for name in HASH_FIELDS}
-_REQUESTS = METRIC_COLUMNS.index("asked")
+_MOST_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +62,8 @@ class HistoryFile:
     Every write is one transaction: a process that is killed leaves all of a run or nothing of it.
 
     Attributes:
-        problems: rows that were left out so far, because they are not what was written.
+        problems: rows that were left out so far, because they are not what was written, with the
+            number of their run.
 
     Raises:
         UsageError: the file is none, damaged, or of a newer evalguard.
@@ -62,7 +72,7 @@ class HistoryFile:
 
     def __init__(self, path: Path, *, create: bool = False, patience: float = PATIENCE) -> None:
         self.path = path
-        self.problems: dict[str, None] = {}
+        self.problems: dict[str, int] = {}
         self._connection = connect(path, create=create, patience=patience)
 
     def add(
@@ -84,17 +94,10 @@ class HistoryFile:
             connection.execute(
                 "INSERT OR IGNORE INTO environments VALUES (?, ?)", (run.environment, content)
             )
-            values = run_values(run)
-            added = connection.execute(
-                f"INSERT INTO runs ({', '.join(RUN_COLUMNS[1:])}) "
-                f"VALUES ({', '.join('?' * len(values))})",
-                values,
-            )
-            number = int(added.lastrowid or 0)
-            seal = (seal_of((number, *values)), number)
-            connection.execute("UPDATE runs SET seal = ? WHERE number = ?", seal)
+            number = insert_run(connection, run)
             for place, kept in enumerate(metrics):
-                self._add_metric(number, place, kept)
+                row = metric_fields(connection, number, place, kept.metric, kept.documents)
+                insert_metric(connection, row)
         return number
 
     def runs(self, pair: tuple[str, str] | None = None) -> tuple[NightRun, ...]:
@@ -132,7 +135,7 @@ class HistoryFile:
         runs = {number for (number,) in self._rows("SELECT number FROM runs", ())}
         for row in self._rows(f"SELECT {_METRICS} FROM metrics", ()):
             if next(self._sound([row], metric_of, f"run {row[0]}, "), None) and row[0] not in runs:
-                self.problems.setdefault(f"run {row[0]} is gone, and its metrics are not")
+                self.problems[f"run {row[0]} is gone, and its metrics are not"] = row[0]
 
     def keys(self, pair: tuple[str, str]) -> tuple[MetricKey, ...]:
         """The metrics that runs of a pair have, those of the latest run first, in its order."""
@@ -164,23 +167,14 @@ class HistoryFile:
             UsageError: they are damaged.
         """
         query = f"SELECT {_METRICS} FROM metrics WHERE {_WHERE_METRIC} AND run = ?"
-        reader = VectorReader(self._connection, {})
+        known: dict[int, Numbers] = {}  # a base's scores serve many nights
         found: dict[int, DocumentScores] = {}
         for run in runs:
             for row in self._rows(query, (*key, run)):
                 with self._whole(run, key):
-                    metric = metric_of(row)
-                    if row[_VECTORS[0]] is None:
-                        continue
-                    scores = reader.documents(
-                        tuple(row[place] for place in _VECTORS),
-                        row[_AGGREGATION],
-                        higher_is_better=metric.higher_is_better,
-                    )
-                    if hashes:
-                        ids = {name: row[place] for name, place in _HASHES.items()}
-                        scores = replace(scores, hashes=reader.hashes(ids, row[_REQUESTS]))
-                    found[run] = scores
+                    fields = checked_fields(METRIC_COLUMNS, row)
+                    if fields["doc_ids"] is not None:
+                        found[run] = documents_of(self._connection, fields, known, hashes=hashes)
         return found
 
     def environment(self, digest: str) -> dict[str, Any]:
@@ -191,6 +185,53 @@ class HistoryFile:
                 found = json.loads(content)
                 return found if isinstance(found, dict) else {}
         return {}
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Remove runs with everything that no other run needs, in one transaction; then compact.
+
+        Raises:
+            UsageError: the file is damaged.
+            StoreError: the disk refuses; the file is as it was, or only not compacted.
+        """
+        rows = [(number,) for number in numbers]
+        used = " UNION ".join(
+            f"SELECT {name} FROM metrics WHERE {name} IS NOT NULL" for name in VECTOR_COLUMNS
+        )
+        connection = self._connection
+        with translate_errors(self.path, "write"):
+            with transaction(connection):
+                connection.executemany("DELETE FROM metrics WHERE run = ?", rows)
+                connection.executemany("DELETE FROM runs WHERE number = ?", rows)
+                connection.execute(f"DELETE FROM vectors WHERE id NOT IN ({used})")
+                connection.execute(
+                    "DELETE FROM environments WHERE digest NOT IN (SELECT environment FROM runs)"
+                )
+            compact(connection)
+
+    def check(self) -> HistoryCheck:
+        """Read every page, row and vector, to see whether they are what was written.
+
+        Raises:
+            UsageError: it cannot be read as a history at all.
+            StoreError: the disk refuses.
+        """
+        with translate_errors(self.path, "read"), transaction(self._connection, writes=False):
+            problems = list(self._page_problems())
+            for work in (self.runs, self.note_damage, self._check_vectors):
+                try:
+                    work()
+                except DamagedHistoryError as error:
+                    problems.append(str(error))
+            counts = [self._count(table) for table in ("runs", "metrics", "vectors")]
+        return HistoryCheck(
+            file=str(self.path),
+            version=SCHEMA_VERSION,
+            runs=counts[0],
+            metrics=counts[1],
+            vectors=counts[2],
+            size=self.path.stat().st_size,
+            problems=(*problems, *self.problems),
+        )
 
     def close(self) -> None:
         """Close the file. May be called twice."""
@@ -207,19 +248,30 @@ class HistoryFile:
     ) -> None:
         self.close()
 
-    def _add_metric(self, run: int, place: int, kept: StoredMetric) -> None:
-        values = dict.fromkeys(METRIC_COLUMNS) | metric_values(kept.metric)
-        values |= {"run": run, "place": place, "asked": ""}
-        if kept.documents is not None:
-            values["aggregation"] = kept.documents.aggregation
-            values["asked"] = requests_text(kept.documents.hashes)
-            values |= store_documents(self._connection, kept.documents)
-        row = [values[name] for name in METRIC_COLUMNS]
-        self._connection.execute(
-            f"INSERT INTO metrics ({', '.join(METRIC_COLUMNS)}, seal) "
-            f"VALUES ({', '.join('?' * len(row))}, ?)",
-            (*row, seal_of(row)),
-        )
+    def _page_problems(self) -> Iterator[str]:
+        """What sqlite3 itself finds: pages, indexes, rows without what they refer to."""
+        connection = self._connection
+        try:
+            for (line,) in connection.execute(f"PRAGMA integrity_check({_MOST_SHOWN})"):
+                if line != "ok":
+                    yield str(line)
+            for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check"):
+                yield f"{table}, row {row}: what it refers to in {parent} is gone"
+        except sqlite3.DatabaseError as error:
+            yield str(error)
+
+    def _check_vectors(self) -> None:
+        for (number,) in self._rows("SELECT id FROM vectors", ()):
+            try:
+                with translate_errors(self.path, "read"):
+                    read_vector(self._connection, number)
+            except DamagedBlockError as error:
+                self.problems[f"vector {number}: {error}"] = 0
+
+    def _count(self, table: str) -> int:
+        with suppress(DamagedHistoryError):
+            return int(self._rows(f"SELECT count(*) FROM {table}", ())[0][0])
+        return 0
 
     def _sound(
         self, rows: Sequence[Any], made: Callable[[Any], _Made], where: str = ""
@@ -230,7 +282,7 @@ class HistoryFile:
                 yield made(row)
             except DamagedBlockError as error:
                 names = " ".join(map(str, row[2:5])) if where else f"run {row[0]}"
-                self.problems.setdefault(f"{where}{names}: {error}")
+                self.problems[f"{where}{names}: {error}"] = row[0]
 
     def _rows(self, query: str, values: Sequence[Any]) -> list[Any]:
         with translate_errors(self.path, "read"):
