@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -133,9 +134,11 @@ class HistoryFile:
             UsageError: the file is damaged.
         """
         runs = {number for (number,) in self._rows("SELECT number FROM runs", ())}
+        fields_of = partial(checked_fields, METRIC_COLUMNS)
         for row in self._rows(f"SELECT {_METRICS} FROM metrics", ()):
-            if next(self._sound([row], metric_of, f"run {row[0]}, "), None) and row[0] not in runs:
-                self.problems[f"run {row[0]} is gone, and its metrics are not"] = row[0]
+            for fields in self._sound([row], fields_of, f"run {row[0]}, "):
+                if fields["run"] not in runs:
+                    self.problems[f"run {row[0]} is gone, and its metrics are not"] = row[0]
 
     def keys(self, pair: tuple[str, str]) -> tuple[MetricKey, ...]:
         """The metrics that runs of a pair have, those of the latest run first, in its order."""
