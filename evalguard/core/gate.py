@@ -223,6 +223,11 @@ class GateResult:
             for key, p_value in zip(self.gated, self.holm_p_values, strict=True)
         )
 
+    def accepted_text(self, key: Key) -> str:
+        """Until when and why a waiver lets a metric through; "" where none does."""
+        waivers = (one.waiver for one in self.accepted if one.key == key)
+        return next((f"until {waiver.until}: {waiver.reason}" for waiver in waivers), "")
+
     @property
     def rule(self) -> str:
         """The rule in words: "a metric fails above 1 sigma if its interval lies above 0 (...)"."""

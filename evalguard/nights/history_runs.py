@@ -215,7 +215,6 @@ def build_night_run(report: CompareReport) -> NightRun:
 def build_night_metric(comparison: Comparison, gate: GateResult) -> NightMetric:
     """What a history keeps of a comparison."""
     key = comparison.key
-    waiver = next((one.waiver for one in gate.accepted if one.key == key), None)
     low, high = comparison.sigma_interval or (None, None)
     lost, won = comparison.flips or (None, None)
     return NightMetric(
@@ -242,7 +241,7 @@ def build_night_metric(comparison: Comparison, gate: GateResult) -> NightMetric:
         gated=key in gate.gated,
         lost=lost,
         won=won,
-        accepted="" if waiver is None else f"until {waiver.until}: {waiver.reason}",
+        accepted=gate.accepted_text(key),
         margin=comparison.margin,
         margin_text=comparison.margin_text,
     )

@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.text import Text
 
+from evalguard.comparison.report_files import ReportFile, check_files, requested_files
 from evalguard.config.options import CompareOptions
 from evalguard.core.compare_report import Format
 from evalguard.core.exit_code import EXIT_GIT_BISECT_SKIP
@@ -52,11 +53,10 @@ from evalguard.page.rounding import format_count, format_sigma_interval, format_
 from evalguard.page.safe_text import inline, printable, wrap_text
 from evalguard.page.table import Table
 from evalguard.page.terminal import next_lines, render_page
-from evalguard.report.formats import choose_format
 from evalguard.report.metric_labels import format_percent, outcome_name
 from evalguard.report.record_documents import replace_non_finite, write_record
 from evalguard.report.record_schema import FINDING_KIND, TEXT, add_keys, contract_schema
-from evalguard.store.atomic_files import check_output, write_output
+from evalguard.store.atomic_files import write_output
 from evalguard.store.run_folder import NIGHT_RESULT, write_text
 
 
@@ -613,39 +613,33 @@ def check_night_files(options: CompareOptions, *, cwd: Path) -> None:
     Raises:
         UsageError: naming the first.
     """
-    for path, chosen in _requested_files(options, cwd):
-        if chosen not in _RENDERINGS:
+    files = requested_files(options, cwd=cwd)
+    for file in files:
+        if file.format not in _RENDERINGS:
             raise UsageError(
-                f"-o {path}: a night is not written as {chosen}",
+                f"-o {file.path}: a night is not written as {file.format}",
                 hint=f"formats of a night: {', '.join(_RENDERINGS)}",
             )
-        check_output(path)
+    check_files(files)
 
 
 def write_night(report: NightReport, options: CompareOptions, cwd: Path) -> NightlyResult:
     """Write everything; what cannot be written is a problem of the result, not of the verdicts."""
     problems = []
-    for path, chosen in _requested_files(options, cwd):
-        problems += _try_write(path, partial(_write_requested, report, path, chosen))
+    for file in requested_files(options, cwd=cwd):
+        problems += _try_write(file.path, partial(_write_requested, report, file))
     folder = Path(report.folder)
     for name in _FILES:
         problems += _try_write(folder / name, partial(_write_own, report, name))
     return NightlyResult(report, tuple(problems))
 
 
-def _write_requested(report: NightReport, path: Path, chosen: Format) -> None:
-    write_output(path, _RENDERINGS[chosen](report))
+def _write_requested(report: NightReport, file: ReportFile) -> None:
+    write_output(file.path, _RENDERINGS[file.format](report))
 
 
 def _write_own(report: NightReport, name: str) -> None:
     write_text(Path(report.folder), name, _FILES[name](report))
-
-
-def _requested_files(options: CompareOptions, cwd: Path) -> list[tuple[Path, Format]]:
-    return [
-        (cwd / path.expanduser(), choose_format(path, options.output_format))
-        for path in dict.fromkeys(options.output)
-    ]
 
 
 def _try_write(path: Path, write: Callable[[], None]) -> list[str]:

@@ -11,7 +11,6 @@ from evalguard.core.amounts import finite_or_none
 from evalguard.core.compare_report import CompareReport
 from evalguard.core.comparison import Comparison, Outcome
 from evalguard.core.findings import DOUBTS, Finding
-from evalguard.core.gate import GateResult
 from evalguard.core.gate_state import GateState, Key
 from evalguard.core.redaction import redacted_text
 from evalguard.core.verdict import DriftUnit, choose_drift_unit, scale_to_unit
@@ -318,9 +317,6 @@ def build_pair_night(
 
 def _gated_metrics(report: CompareReport) -> Iterator[NightlyMetric]:
     """The gated metrics, in the report's order."""
-    waivers = {
-        one.key: f"until {one.waiver.until}: {one.waiver.reason}" for one in report.gate.accepted
-    }
     for one in report.comparisons:
         key = one.key
         if key not in report.gate.gated:
@@ -335,8 +331,8 @@ def _gated_metrics(report: CompareReport) -> Iterator[NightlyMetric]:
             high=high,
             n=one.n_used,
             outcome=one.outcome,
-            state=_gate_state(report.gate, key),
-            accepted=waivers.get(key, ""),
+            state=report.gate.state_of(key),
+            accepted=report.gate.accepted_text(key),
             **_drift_in_unit(one),
         )
 
@@ -361,14 +357,6 @@ def _drift_in_unit(one: Comparison) -> dict[str, Any]:
         "drift_low": finite_or_none(low),
         "drift_high": finite_or_none(high),
     }
-
-
-def _gate_state(gate: GateResult, key: Key) -> GateState:
-    if key in gate.regressed:
-        return "regressed"
-    if key in gate.failed:
-        return "failed"
-    return "undecided" if key in gate.undecided else "passed"
 
 
 def bisected_culprits(report: CompareReport) -> tuple[str, ...]:

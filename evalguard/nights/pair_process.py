@@ -155,8 +155,6 @@ class PairDesk:
 
 
 def _do_work(work: PairWork) -> PairNight:
-    # Not before it is needed: the night waits for a hello.
-
     if work.verdict is None:
         return compare_pair(work.base, work.candidate, work.options)
     return bisect_pair(work.verdict, work.options, work.cwd)
