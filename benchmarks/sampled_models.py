@@ -88,6 +88,15 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_multiplier": 0.4,
         },
     ),
+    "deepseek_v3": (
+        "deepseek_v3",
+        {
+            "num_hidden_layers": 3, "num_key_value_heads": 4, "q_lora_rank": 24,
+            "kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12,
+            "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+            "moe_intermediate_size": 32, "first_k_dense_replace": 2, "rope_interleave": False,
+        },
+    ),
 }  # fmt: skip
 _FINAL_NORMS = ("norm", "final_layer_norm", "ln_f", "norm_f")
 

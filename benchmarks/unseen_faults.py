@@ -473,6 +473,24 @@ def _config(model: str, name: str, setting: str, places: tuple[str, ...], **conf
                  places=places)  # fmt: skip
 
 
+def _last_rows(head: int, count: int, change: One) -> One:
+    """Change the last rows of every head."""
+
+    def apply(one: Any) -> Any:
+        import torch
+
+        rows = one.view(-1, head, one.shape[1])
+        kept, moved = rows[:, :-count], rows[:, -count:].reshape(-1, one.shape[1])
+        return torch.cat([kept, change(moved).view(-1, count, one.shape[1])], 1).view(one.shape)
+
+    return apply
+
+
+_ROTARY_IN_PAIRS = both(
+    each("q_b_proj", _last_rows(16, 8, interleaved(8))),
+    each("kv_a_proj_with_mqa", _last_rows(32, 8, interleaved(8))),
+)
+_PAIRED = {"rope_interleave": True}
 FAULTS = (
     _fault("llama", "weights", "both norms of every layer exchanged",
            swap_modules("input_layernorm", "post_attention_layernorm")),
@@ -599,6 +617,12 @@ FAULTS = (
     _fault("random hybrid", "weights", "queries and their gates exchanged",
            each("self_attn.q_proj", lambda one: one.view(4, 2, 12, -1).flip(1)
                 .reshape(one.shape))),
+    _fault("random deepseek_v3", "weights", "keys of one layer negated, in rotary pairs",
+           both(_ROTARY_IN_PAIRS, each("layers.1.self_attn.kv_a_proj", _times(-1.0))),
+           config=_PAIRED),
+    _fault("random deepseek_v3", "weights", "values of one layer doubled, beside rotary pairs",
+           both(_ROTARY_IN_PAIRS, each("layers.1.self_attn.kv_b_proj", _times(2.0))),
+           config=_PAIRED),
 )  # fmt: skip
 
 
@@ -688,4 +712,6 @@ HEALTHY = (
         "model_type": "llama", "architectures": ["LlamaForCausalLM"]}),
     _port("random hybrid", "neurons permuted", _MLP),
     _port("llama", "vocabulary padded", _padded(4), config={"vocab_size": 552}),
+    _port("random deepseek_v3", "rotary rows in pairs, with the switch that says so",
+          _ROTARY_IN_PAIRS, config=_PAIRED),
 )  # fmt: skip

@@ -138,7 +138,9 @@ class Setting:
     """One conversion knob: its reference value, its candidate value, and where it is applied.
 
     ``alternatives`` are further values that would do, in order of preference: what a recommended
-    conversion may use in place of the candidate's, if that is guilty.
+    conversion may use in place of the candidate's, if that is guilty. ``follows``: the setting with
+    which this one goes, at its reference value where that one is and at its candidate's where that
+    one is, because either alone does what neither is meant to; "": it has a value of its own.
     """
 
     name: str
@@ -146,6 +148,7 @@ class Setting:
     candidate: Value
     target: Target
     alternatives: tuple[Value, ...] = ()
+    follows: str = ""
 
     @property
     def changes_encoding(self) -> bool:
@@ -333,7 +336,7 @@ class Variant:
     revision: str = ""
 
     def assigned(self, changes: Assignment) -> Variant:
-        """Return this variant with other values for some of its settings.
+        """Return this variant with other values for some of its settings, and what follows them.
 
         Raises:
             UsageError: for a name that is not a setting of this variant, or an assignment that a
@@ -347,6 +350,11 @@ class Variant:
                     hint=f"its settings: {', '.join(names) or 'none'}",
                 )
         assignment = {**self.assignment, **changes}
+        known = {setting.name: setting for setting in self.settings}
+        for one in (one for one in self.settings if one.follows):
+            first = known[one.follows]
+            changed = assignment[first.name] == first.candidate
+            assignment[one.name] = one.candidate if changed else one.reference
         for constraint in self.constraints:
             if constraint.violated_by(assignment):
                 raise UsageError(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.name_map import Permutation
+from evalguard.core.name_map import ORDERS, Permutation
 from evalguard.core.precision_vote import BFLOAT16_BITS, round_float16, round_mantissa
 
 Array = NDArray[Any]
@@ -399,8 +399,7 @@ def _rotary(base: Array, candidate: Array) -> Iterator[StructureFault]:
             few = np.flatnonzero(index != np.arange(size))[:16]
             if not few.size or _relative(candidate[index[few]] - base[few], base[few]) > _ROUNDED:
                 continue
-            apart = "beside each other" if order == "interleaved" else "half a head apart"
-            detail = f"{apart}, {number} head"
+            detail = f"{_apart(order)}, {number} head"
             yield StructureFault(
                 fault="rotary pairs",
                 detail=f"{detail}s" if number > 1 else detail,
@@ -410,22 +409,73 @@ def _rotary(base: Array, candidate: Array) -> Iterator[StructureFault]:
 
 
 def _permutations(base: Array, candidate: Array, *, heads: bool) -> Iterator[StructureFault]:
-    """Propose an order of rows, then of columns: each is found among the other side's by nearness.
+    """Propose an order of rows, then of columns."""
+    for axis, words in ((0, "rows"), (1, "columns")):
+        here, there = (base, candidate) if axis == 0 else (base.T, candidate.T)
+        index = find_row_order(here, there)
+        if index is not None:
+            yield _describe_order(index, there[index] - here, here, axis, words, heads=heads)
 
-    Rows are compared by a few random projections, which keep distances (Johnson-Lindenstrauss).
+
+def find_row_order(base: Array, candidate: Array) -> Array | None:
+    """Return where each row of the base stands in the candidate; None where they are others, or all
+    stand where they did.
+
+    Each is found among the other side's by nearness, in a few random projections, which keep
+    distances (Johnson-Lindenstrauss).
     """
     from scipy.spatial import cKDTree
 
-    for axis, words in ((0, "rows"), (1, "columns")):
-        here, there = (base, candidate) if axis == 0 else (base.T, candidate.T)
-        if here.shape[0] < 2 or here.shape[1] < 2:
-            continue
-        directions = np.random.default_rng(0).standard_normal((here.shape[1], _PROJECTIONS))
-        directions = directions.astype(np.float32)
-        index = cKDTree(there @ directions).query(here @ directions)[1]
-        if len(np.unique(index)) < 0.99 * len(index) or (index == np.arange(len(index))).all():
-            continue
-        yield _describe_order(index, there[index] - here, here, axis, words, heads=heads)
+    if base.shape[0] < 2 or base.shape[1] < 2:
+        return None
+    directions = np.random.default_rng(0).standard_normal((base.shape[1], _PROJECTIONS))
+    directions = directions.astype(np.float32)
+    index: Array = cKDTree(candidate @ directions).query(base @ directions)[1]
+    stay = index == np.arange(len(index))
+    return None if len(np.unique(index)) < 0.99 * len(index) or stay.all() else index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotaryBlocks:
+    """Rotary pairs in another order, in blocks that are parts of heads or whole ones.
+
+    Attributes:
+        order: of the candidate's, as a name map has it.
+        count: of the blocks. width: rows of each.
+    """
+
+    order: str
+    count: int
+    width: int
+
+    @property
+    def words(self) -> str:
+        """As "beside each other, 4 x 64 rows"."""
+        return f"{_apart(self.order)}, {self.count} x {self.width} rows"
+
+
+def find_rotary_blocks(index: Array) -> RotaryBlocks | None:
+    """Say that all rows that moved did so inside blocks of rotary pairs, the last ones of each head
+    for instance; None where they did otherwise.
+
+    Args:
+        index: where each row of the base stands in the candidate.
+    """
+    moved = np.flatnonzero(index != np.arange(len(index)))
+    runs = np.split(moved, np.flatnonzero(np.diff(moved) > 1) + 1)
+    width = len(runs[0]) + 2  # the first and the last row of a block stay
+    starts = [int(run[0]) - 1 for run in runs if run.size == width - 2]
+    if width < LEAST_HEAD or width % 2 or len(starts) < len(runs) or starts[0] < 0:
+        return None
+    for order in ORDERS:
+        block = Permutation(heads=1, order=order).index(width)
+        if all(np.array_equal(index[at : at + width], at + block) for at in starts):
+            return RotaryBlocks(order=order, count=len(starts), width=width)
+    return None
+
+
+def _apart(order: str) -> str:
+    return "beside each other" if order == "interleaved" else "half a head apart"
 
 
 def _find_element_order(base: Array, candidate: Array) -> Array | None:
@@ -467,6 +517,9 @@ def _describe_order(
         detail = f"{len(order)} {'heads' if are_heads else 'blocks'} of {blocks} {words}"
         by_blocks = f"heads: {len(order)}, "
     listed = ", ".join(map(str, order.tolist()))
+    pairs = find_rotary_blocks(index) if heads and axis == 0 and blocks == 1 else None
+    if pairs is not None:
+        kind, detail = "rotary pairs", pairs.words
     if axis == 0 and blocks == 1 and _moved(index) == 2:
         two = np.flatnonzero(index != np.arange(len(index))).tolist()
         detail = f"{words} {' and '.join(map(str, two))} exchanged"

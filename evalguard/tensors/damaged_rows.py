@@ -25,6 +25,7 @@ from evalguard.core.tensor_structure import (
     UNKNOWN_DAMAGE,
     Fault,
     block_size,
+    find_rotary_blocks,
     is_curve,
 )
 from evalguard.core.untrained_rows import count_untrained
@@ -411,6 +412,9 @@ def _describe_order(known: dict[int, int], count: int, *, heads: bool) -> RowFau
         return _whole("rows permuted", rows, f"rolled by {by}")
     order = np.arange(count)
     order[rows] = source
+    rotary = find_rotary_blocks(np.argsort(order)) if heads else None
+    if rotary is not None:
+        return _whole("rotary pairs", rows, rotary.words)
     width = block_size(order)
     if width >= LEAST_HEAD:
         moved = len(np.unique(rows // width))

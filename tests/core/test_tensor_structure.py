@@ -28,6 +28,14 @@ def permute_heads(values: np.ndarray, heads: int) -> np.ndarray:
     return values.reshape(heads, -1, values.shape[1])[shuffle(heads)].reshape(values.shape)
 
 
+def pair_last_rows(values: np.ndarray, heads: int) -> np.ndarray:
+    """Of each head of DeepSeek's queries the last rows alone are rotated: here 8, beside each other
+    as 0 4 1 5 2 6 3 7."""
+    rows = values.reshape(heads, -1, values.shape[1])
+    pairs = rows[:, -8:].reshape(heads, 2, 4, -1).swapaxes(1, 2).reshape(heads, 8, -1)
+    return np.concatenate([rows[:, :-8], pairs], axis=1).reshape(values.shape)
+
+
 SQUARE, WIDE, CUBE = make_weights(64, 64), make_weights(48, 64), make_weights(4, 3, 2)
 STACK = make_weights(4, 12, 16)
 FAULTS = {
@@ -40,6 +48,7 @@ FAULTS = {
     "heads permuted": (SQUARE, permute_heads(SQUARE, 8)),
     "rotary pairs": (SQUARE, SQUARE[Permutation(heads=4, order="halves").index(64)]),
     "rotary pairs, back": (WIDE, WIDE[Permutation(heads=2, order="interleaved").index(48)]),
+    "rotary pairs, the last rows of a head": (WIDE, pair_last_rows(WIDE, 3)),
     "scaled": (WIDE, WIDE * np.float32(1.02)),
     "scaled, other sign": (WIDE, -WIDE),
     "plus a constant": (WIDE[0], WIDE[0] + 1),
@@ -123,6 +132,24 @@ def test_two_exchanged_rows_are_enough() -> None:
     found = find_structure(WIDE, WIDE[[1, 0, *range(2, 48)]])
     assert found is not None
     assert (found.fault, found.detail) == ("rows permuted", "rows 0 and 1 exchanged")
+
+
+@pytest.mark.parametrize("heads", [True, False])
+def test_rotary_pairs_are_rows_of_heads(heads: bool) -> None:
+    found = find_structure(WIDE, pair_last_rows(WIDE, 3), heads=heads)
+    assert found is not None
+    told = {True: "rotary pairs (beside each other, 3 x 8 rows)", False: "rows permuted"}
+    assert f"{found.fault} ({found.detail})".startswith(told[heads])
+
+
+@pytest.mark.parametrize("block", [[0, 4, 1, 5, 2, 3, 6, 7], [3, 4, 1, 5, 2, 6, 0, 7]])
+def test_another_order_inside_heads_is_none_of_rotary_pairs(block: list[int]) -> None:
+    rows = np.arange(48)
+    for first in (8, 24, 40):
+        rows[first : first + 8] = first + np.array(block)
+    found = find_structure(WIDE, WIDE[rows], heads=True)
+    assert found is not None
+    assert found.fault == "rows permuted"
 
 
 def test_a_factor_is_seen_on_a_part_of_a_tensor() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -24,10 +25,12 @@ from transformers import (
     Phi3ForCausalLM,
 )
 
+from evalguard.bisect.oracle.assigned_candidate import settings_off_reference
 from evalguard.bisect.settings.derived_settings import DerivedCandidate, derive_settings
 from evalguard.bisect.settings.module_settings import derive_module_settings
 
 Weights = dict[str, torch.Tensor]
+Change = Callable[[Weights], None]
 _HEAD = 8  # rows
 
 
@@ -695,6 +698,159 @@ def test_weights_that_undo_each_other_are_one_setting_of_all_layers(
 
     found = derive_settings(model(base), model(port(base, tmp_path / "port", change)))
     assert names(found) == ["weights.v_proj, o_proj (all 8, scaled against each other)"]
+
+
+ROTARY_PARTS = ("q_b_proj.weight", "kv_a_proj_with_mqa.weight")
+
+
+def pair_rotary_rows(weights: Weights, parts: tuple[str, ...] = ROTARY_PARTS) -> None:
+    """The last 8 rows of each of the queries' heads, and of the keys', in pairs: 0 4 1 5 2 6 3 7.
+
+    So DeepSeek stores them: ``rope_interleave`` of transformers' DeepseekV3Config.
+    """
+    for name, one in weights.items():
+        if name.endswith(parts):
+            width = 16 if "q_b_proj" in name else 20
+            heads = one.view(-1, width, one.shape[1])
+            pairs = heads[:, -8:].view(len(heads), 2, 4, -1).transpose(1, 2).flatten(1, 2)
+            weights[name] = torch.cat([heads[:, :-8], pairs], dim=1).view(one.shape)
+
+
+def part_rotary_rows(weights: Weights) -> None:
+    """The order of the pairs, the other way round."""
+    for _ in range(2):  # of order 3
+        pair_rotary_rows(weights)
+
+
+def save_latent(folder: Path, *, pairs: bool, attention_bias: bool = False) -> Path:
+    return save_architecture(
+        folder, "deepseek_v3: latent keys", num_hidden_layers=3, rope_interleave=pairs,
+        attention_bias=attention_bias,
+    )  # fmt: skip
+
+
+def switched(base: Path, folder: Path, *, pairs: bool, changes: tuple[Change, ...]) -> Path:
+    """A port with these changes, whose config says that rotary pairs are beside each other."""
+
+    def change(weights: Weights) -> None:
+        for one in changes:
+            one(weights)
+
+    made = port(base, folder, change)
+    config = json.loads((made / "config.json").read_text())
+    (made / "config.json").write_text(json.dumps({**config, "rope_interleave": pairs}))
+    return made
+
+
+@pytest.mark.parametrize(("pairs", "change"), [(True, pair_rotary_rows), (False, part_rotary_rows)])
+def test_rotary_rows_reordered_with_the_switch_that_says_so_are_one_setting(
+    pairs: bool, change: Change, tmp_path: Path
+) -> None:
+    base = save_latent(tmp_path / "base", pairs=not pairs)
+    found = derive_settings(
+        model(base), model(switched(base, tmp_path / "port", pairs=pairs, changes=(change,)))
+    )
+    name = (
+        "weights.q_b_proj, kv_a_proj_with_mqa "
+        "(all 6, reordered together with config.rope_interleave)"
+    )
+    switch, weights = found.variant.settings
+    assert (switch.name, switch.follows) == ("config.rope_interleave", name)
+    assert weights.name == name
+    assert [one.name for one in settings_off_reference(found.variant)] == [name]
+    back = found.variant.assigned({name: weights.reference})
+    assert back.assignment["config.rope_interleave"] is (not pairs)
+    assert (
+        scores(back, tmp_path) == scores(found.variant, tmp_path) == scores(model(base), tmp_path)
+    )
+    assert found.complete
+
+
+def leave_apart(one: torch.Tensor) -> torch.Tensor:
+    """Queries whose rows are not put in pairs, and one row that is another."""
+    weights = {"q_b_proj.weight": one}
+    part_rotary_rows(weights)
+    return negate(weights["q_b_proj.weight"])
+
+
+@pytest.mark.parametrize(
+    ("part", "how"),
+    [
+        ("q_b_proj", roll),
+        ("q_b_proj", disturb),
+        ("q_b_proj", leave_apart),
+        ("kv_a_proj_with_mqa", negate),
+    ],
+)
+def test_a_mistake_inside_reordered_rotary_rows_is_one_setting_with_them_and_named(
+    part: str, how: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
+) -> None:
+    base = save_latent(tmp_path / "base", pairs=False)
+    changes = (pair_rotary_rows, damage(f"self_attn.{part}", how))
+    made = switched(base, tmp_path / "port", pairs=True, changes=changes)
+    found = derive_settings(model(base), model(made))
+    (other,) = {"q_b_proj", "kv_a_proj_with_mqa"} - {part}
+    told = f"weights.model.layers.2.self_attn.{part} (with {other}, config.rope_interleave)"
+    assert names(found) == ["config.rope_interleave", told]
+    assert [one.name for one in settings_off_reference(found.variant)] == [told]
+    assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
+
+
+def test_biases_go_with_reordered_rotary_rows(tmp_path: Path) -> None:
+    base = save_latent(tmp_path / "base", pairs=False, attention_bias=True)
+    weights = load_file(base / "model.safetensors")
+    for name in weights:
+        if name.endswith("proj_with_mqa.bias"):
+            weights[name] = torch.linspace(-1.0, 1.0, 20)
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+
+    def change(weights: Weights) -> None:
+        biases = {n: one[:, None] for n, one in weights.items() if n.endswith("with_mqa.bias")}
+        pair_rotary_rows(biases, ("kv_a_proj_with_mqa.bias",))
+        weights |= {name: one[:, 0] for name, one in biases.items()}
+
+    made = switched(base, tmp_path / "port", pairs=True, changes=(pair_rotary_rows, change))
+    found = derive_settings(model(base), model(made))
+    assert len(settings_off_reference(found.variant)) == 1
+    assert scores(found.variant, tmp_path) == scores(model(base), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "changes", "expected"),
+    [
+        (True, (), "config.rope_interleave"),
+        (
+            False,
+            (pair_rotary_rows,),
+            "weights.q_b_proj, kv_a_proj_with_mqa (all 6, rotary pairs)",
+        ),
+    ],
+)
+def test_a_switch_or_an_order_of_rotary_rows_alone_is_one_mistake(
+    pairs: bool, changes: tuple[Change, ...], expected: str, tmp_path: Path
+) -> None:
+    base = save_latent(tmp_path / "base", pairs=False)
+    made = switched(base, tmp_path / "port", pairs=pairs, changes=changes)
+    assert names(derive_settings(model(base), model(made))) == [expected]
+
+
+def test_a_switch_the_other_way_than_the_rows_stays_a_mistake_of_its_own(tmp_path: Path) -> None:
+    base = save_latent(tmp_path / "base", pairs=True)
+    made = switched(base, tmp_path / "port", pairs=False, changes=(pair_rotary_rows,))
+    assert names(derive_settings(model(base), model(made))) == [
+        "config.rope_interleave",
+        "weights.q_b_proj, kv_a_proj_with_mqa (all 6, rotary pairs)",
+    ]
+
+
+def test_over_layers_rotary_rows_come_with_the_switch_of_their_module(tmp_path: Path) -> None:
+    base = save_latent(tmp_path / "base", pairs=False)
+    made = switched(base, tmp_path / "port", pairs=True, changes=(pair_rotary_rows,))
+    found = derive_module_settings(model(base), model(made), "layers")
+    layers = [f"model.layers.{layer}" for layer in range(3)]
+    assert {*layers} <= {one.name for one in found.variant.settings}
+    changes = {one.name: one.reference for one in found.variant.settings if one.name in layers[:1]}
+    assert scores(found.variant.assigned(changes), tmp_path) == scores(model(base), tmp_path)
 
 
 def test_what_nothing_takes_back_stays_apart(base: Path, tmp_path: Path) -> None:

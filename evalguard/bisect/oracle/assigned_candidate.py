@@ -198,11 +198,15 @@ def candidate_value(variant: Variant, setting: Setting) -> Value:
 
 
 def settings_off_reference(variant: Variant) -> tuple[Setting, ...]:
-    """The settings whose value in the candidate is not their reference; 1, 1.0 and true differ."""
+    """The settings whose value in the candidate is not their reference; 1, 1.0 and true differ.
+
+    What follows one of them is left out: it is asked with that one.
+    """
     return tuple(
         setting
         for setting in variant.settings
-        if not _same_value(candidate_value(variant, setting), setting.reference)
+        if not setting.follows
+        and not _same_value(candidate_value(variant, setting), setting.reference)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evalguard.bisect.settings.config_settings import (
@@ -222,7 +222,11 @@ class _FoundSettings:
         generation = generation_settings(base, candidate)
         if weights.whole:
             tokens = [_explicit_tokenizer(one, candidate) for one in tokens]
-        settings = [*given, *tokens, *config, *generation, *weights.settings]
+        settings = [
+            *(_following(one, weights.switches) for one in (*given, *tokens, *config)),
+            *generation,
+            *weights.settings,
+        ]
         left = find_config_leftovers(base, candidate, settings)
         open_ends = [
             *odd_arguments,
@@ -252,6 +256,12 @@ def _config_parts(
     if weights.whole:
         return [one for one in settings if one not in bound], (), notes
     return settings, tie_together(bound) if len(bound) > 1 else (), notes
+
+
+def _following(one: Setting, switches: Mapping[str, str]) -> Setting:
+    """An attribute of the configuration that says how weights are laid out goes with these."""
+    of_config = one.target.kind in ("config", "model_args")
+    return replace(one, follows=switches.get(one.target.path, "") if of_config else "")
 
 
 def _explicit_tokenizer(one: Setting, candidate: HFSide) -> Setting:
@@ -290,9 +300,11 @@ def _only_plain(candidate: Variant) -> bool:
     return all(one.target.kind in ("model_args", "config") for one in candidate.settings)
 
 
-def _rename_duplicates(added: Iterable[Setting], taken: Iterable[str]) -> list[Setting]:
+def _rename_duplicates(added: Sequence[Setting], taken: Iterable[str]) -> list[Setting]:
+    """Give settings other names than these; what follows one that is not added follows none."""
     known = set(taken)
-    return [replace(one, name=f"derived.{one.name}") if one.name in known else one for one in added]
+    names = {one.name: f"derived.{one.name}" if one.name in known else one.name for one in added}
+    return [replace(one, name=names[one.name], follows=names.get(one.follows, "")) for one in added]
 
 
 def _with_settings(variant: Variant, settings: tuple[Setting, ...]) -> Variant:

@@ -76,7 +76,10 @@ def derive_module_settings(base: Variant, candidate: Variant, level: ModuleLevel
     found = _Derivation(value=value, taken=frozenset(one.name for one in candidate.settings))
     settings = found.settings(parts, level)
     if theirs is not None and sides[1] is not None:
-        settings = found.by_cause(settings, find_causes(sides[0], sides[1]), theirs)
+        causes = find_causes(sides[0], sides[1])
+        # a module of the base comes with the configuration that it was made with
+        plain = [one for one in causes if not one.switches]
+        settings = found.by_cause(settings, plain, theirs)
     if not parts.layers:
         raise UsageError(
             f"no layer of '{base.name}' has a place in '{candidate.name}': "

@@ -1,14 +1,15 @@
 """Weights of which one undoes what was done to another of the same layer, told by reading both.
 
 Values times 4 and the output projection by 4, a norm's weights multiplied into the matrices that
-read it, heads in another order in all that holds them, experts in another one with their router: no
-score changes. Each half alone does harm, and neither is to blame. Where a mistake is in one of them
-as well, that one is, and the others have to go with it.
+read it, heads in another order in all that holds them, experts in another one with their router,
+rotary pairs as a switch of the configuration says: no score changes. Each half alone does harm, and
+neither is to blame. Where a mistake is in one of them as well, that one is, and the others have to
+go with it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from evalguard.bisect.settings.reordered_experts import find_reordered_experts
 from evalguard.bisect.settings.stored_names import StoredNames
 from evalguard.bisect.settings.weight_cause import WeightCause, name_tensor, name_weights
+from evalguard.core.tensor_structure import find_rotary_blocks, find_row_order
 from evalguard.models.checkpoint_files import open_stored_tensors, shape_of
 from evalguard.models.unloaded_models import WeightPlace
 
@@ -38,12 +40,20 @@ def find_undone(
     places: Mapping[str, WeightPlace],
     differing: Iterable[str],
     matrices: Collection[str],
+    switches: Mapping[str, str],
 ) -> Iterator[WeightCause]:
     """Yield weights of which some undo what was done to others, of all layers alike as one.
 
     Args:
         differing: without matrices that are only rounded. They are read, a layer at a time.
+        switches: attributes of the configuration that differ and say how rotary pairs are laid out
+            -> in which order the candidate's are to be, as a name map has it.
     """
+    differing = [*differing]
+    switched = _find_switched(differing, stored, places, matrices, switches)
+    if switched is not None:
+        yield _join([switched], places)
+        differing = [name for name in differing if name not in switched.tensors]
     layers: dict[int | None, list[str]] = defaultdict(list)
     # what is tied is one tensor; what loading stacks has no name of its own in a file
     seats = {stored.candidate.get(name, name): name for name in differing}
@@ -70,12 +80,13 @@ class _Layout:
     """Weights of a layer that are the base's in another layout, but for what is wrong with some.
 
     ``wrong``: those of them that differ in more than a factor or an order; () where none does.
-    ``words``: what they are where none does.
+    ``words``: what they are where none does. ``switches``: what of the configuration says so.
     """
 
     tensors: tuple[str, ...]
     wrong: tuple[str, ...]
     words: str = "scaled against each other"
+    switches: tuple[str, ...] = ()
 
     def way(self, places: Mapping[str, WeightPlace]) -> tuple[str, ...]:
         told = (name_tensor(name, places) for name in (*self.tensors, *self.wrong))
@@ -93,11 +104,56 @@ def _join(
     others = dict.fromkeys(name_tensor(name, places) for name in tensors)
     for name in wrong:
         others.pop(name_tensor(name, places), None)
-    told = group[0].words
-    if wrong:
-        told = f"with {', '.join(others)}" if others else ""
-    name = name_weights(wrong or tensors, places, told)
-    return WeightCause(name=name, tensors=tensors, parts=tuple(parts))
+    switches = group[0].switches
+    along = [*(others if wrong else ()), *(f"config.{one}" for one in switches)]
+    told = [] if wrong else [group[0].words]
+    told += [f"with {', '.join(along)}"] if along else []
+    name = name_weights(wrong or tensors, places, " ".join(told))
+    return WeightCause(name=name, tensors=tensors, parts=tuple(parts), switches=switches)
+
+
+def _find_switched(
+    names: Sequence[str],
+    stored: StoredNames,
+    places: Mapping[str, WeightPlace],
+    matrices: Collection[str],
+    switches: Mapping[str, str],
+) -> _Layout | None:
+    """Weights of attention whose rotary pairs stand as switches say, in most that differ of each
+    module's name. The switch is one of all layers, and so are these."""
+    roles: dict[str, dict[str, Array]] = defaultdict(dict)
+    for name in names if switches else ():
+        both = {name} <= stored.base.keys() & stored.candidate.keys()
+        if both and name in matrices and places[name].kind == "attention":
+            sides = (one.float().flatten(1).numpy() for one in stored.read(name))
+            order = find_row_order(*sides)
+            roles[name_tensor(name, places)][name] = np.arange(0) if order is None else order
+    tensors: list[str] = []
+    wrong: list[str] = []
+    told: set[str] = set()
+    for members in roles.values():
+        orders = {one.tobytes(): one for one in members.values()}
+        most, often = Counter(one.tobytes() for one in members.values()).most_common(1)[0]
+        order = orders[most]
+        pairs = find_rotary_blocks(order) if 2 * often >= len(members) and order.size else None
+        said = {key for key, one in switches.items() if pairs is not None and one == pairs.order}
+        if not said:
+            continue
+        told |= said
+        modules = {places[name].module for name in members}
+        for name in (one for one in names if places[one].module in modules):
+            base, candidate = (side.numpy() for side in stored.read(name))
+            tensors.append(name)
+            if _differ(candidate[order], base) > _EXACT * float(np.linalg.norm(base)):
+                wrong.append(name)
+    if not tensors:
+        return None
+    return _Layout(
+        tensors=tuple(tensors),
+        wrong=tuple(wrong),
+        words="reordered together",
+        switches=tuple(key for key in switches if key in told),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

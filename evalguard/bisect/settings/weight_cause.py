@@ -21,11 +21,14 @@ class WeightCause:
         tensors: their names in the model's state, in its order.
         parts: the same, cut by module where modules of several names hold them and each may be
             asked apart; () where not.
+        switches: attributes of the configuration that say how these weights are laid out, and
+            differ as they do.
     """
 
     name: str
     tensors: tuple[str, ...]
     parts: tuple[WeightCause, ...] = ()
+    switches: tuple[str, ...] = ()
 
 
 def build_cause(

@@ -336,12 +336,14 @@ def find_weight_causes(
     base: CheckpointFiles,
     candidate: CheckpointFiles,
     differing: Sequence[str],
+    switches: Mapping[str, str],
 ) -> tuple[WeightCause, ...]:
     """Group weights by the way in which they differ; what differs in no known way is in no group.
 
     Args:
         model: may be on the meta device.
         differing: names in its state.
+        switches: as of :func:`find_undone`.
     """
     if not differing:
         return ()
@@ -358,7 +360,8 @@ def find_weight_causes(
     folders = [str(files.files[0].parent) for files in (base, candidate)]
     likenesses = describe_differences(stored, folders[0], folders[1], left)
     rounded = {n for n in matrices if n in likenesses and likenesses[n].kind == "precision"}
-    for cause in find_undone(stored, places, [n for n in left if n not in rounded], matrices):
+    unlike = [name for name in left if name not in rounded]
+    for cause in find_undone(stored, places, unlike, matrices, switches):
         causes.append(cause)
         for name in cause.tensors:
             left.pop(name)

@@ -16,6 +16,8 @@ from evalguard.conversion.name_patterns import Covering
 from evalguard.core.settings import Setting, Target
 from evalguard.models.checkpoint_files import open_stored_tensors
 from evalguard.models.checkpoint_tensors import map_loading_names, map_tied_names
+from evalguard.models.config_overrides import compare_configs
+from evalguard.models.hyperparameters_read import read_named_values
 from evalguard.models.unloaded_models import (
     WEIGHT_KINDS,
     CheckpointComparison,
@@ -28,13 +30,17 @@ from evalguard.models.unloaded_models import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedWeights:
-    """Settings for weights; ``groups`` as of ``Derived``; ``whole``: one for the checkpoint."""
+    """Settings for weights; ``groups`` as of ``Derived``; ``whole``: one for the checkpoint.
+
+    ``switches``: attribute of the configuration -> the setting of the weights that it goes with.
+    """
 
     settings: list[Setting] = field(default_factory=list)
     groups: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     whole: bool = False
     complete: bool = True
+    switches: Mapping[str, str] = field(default_factory=dict)
 
 
 def weight_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
@@ -125,8 +131,14 @@ def _grouped_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
     causes = find_causes(base, candidate, found.differing)
     caused = {name for cause in causes for name in cause.tensors}
     unlike = [name for name in found.differing if name not in caused]
-    settings = [*groups.by_cause(causes), *groups.coarsest(unlike)]
-    return DerivedWeights(settings=settings, groups=groups.finer, notes=notes)
+    caused_by = groups.by_cause(causes)
+    switches = {
+        switch: setting.name
+        for cause, setting in zip(causes, caused_by, strict=True)
+        for switch in cause.switches
+    }
+    settings = [*caused_by, *groups.coarsest(unlike)]
+    return DerivedWeights(settings=settings, groups=groups.finer, notes=notes, switches=switches)
 
 
 def _compare_stored(base: HFSide, candidate: HFSide) -> CheckpointComparison:
@@ -163,7 +175,19 @@ def find_causes(
         if found.unmatched:
             return ()
         differing = found.differing
-    return find_weight_causes(candidate.model, base.files, candidate.files, differing)
+    switches = _find_rotary_switches(base, candidate)
+    return find_weight_causes(candidate.model, base.files, candidate.files, differing, switches)
+
+
+def _find_rotary_switches(base: HFSide, candidate: HFSide) -> dict[str, str]:
+    """Attributes that differ and say how rotary pairs stand -> the order that the candidate's have,
+    as a name map has it."""
+    found = {}
+    for one in compare_configs(base.config, candidate.config):
+        for value in read_named_values({one.path: one.candidate}, prefix=""):
+            if value.name == "rope_interleaved":
+                found[one.path] = "interleaved" if value.value else "halves"
+    return found
 
 
 def _all_stored(side: HFSide) -> tuple[str, ...]:
