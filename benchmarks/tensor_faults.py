@@ -3,9 +3,10 @@ must not flag.
 
     python -m benchmarks.tensor_faults --output benchmarks/results/tensor_faults.md
 
-Twelve faults in each of five formats, in a small Llama's tensors; then healthy quantisations of
+Twelve faults in each of six formats, in a small Llama's tensors; then healthy quantisations of
 random and heavy-tailed weights with outliers and empty rows. GGUF blocks are written by the package
-gguf, q4_k by a plain quantiser below, and those of an importance matrix by importance_matrix.py.
+gguf, q4_k and q6_k by plain quantisers below, and those of an importance matrix by
+importance_matrix.py.
 """
 
 from __future__ import annotations
@@ -221,10 +222,8 @@ def write_gguf(kind: str, orders: float | None = None) -> Callable[[Weights, Pat
             if orders is not None:
                 importance = draw_importance(values.shape[1], orders, len(name))
                 data = quantise_by_importance(kind, values, importance)
-            elif kind == "Q4_K":
-                data = quantise_q4_k(values)
             else:
-                data = gguf.quantize(values, quantised)
+                data = quantise(values, kind)
             writer.add_tensor(_gguf_name(name), data, raw_dtype=quantised)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -240,6 +239,15 @@ def _gguf_name(name: str) -> str:
         return f"{_TOP[name]}.weight"
     _, _, layer, inside = name.removesuffix(".weight").split(".", 3)
     return f"blk.{layer}.{_GGUF[inside]}.weight"
+
+
+def quantise(values: np.ndarray, kind: str) -> np.ndarray:
+    """Return blocks of a kind: of K-quants by a plain quantiser, of others by gguf's own."""
+    own = {"Q4_K": quantise_q4_k, "Q6_K": quantise_q6_k}.get(kind)
+    if own is not None:
+        return own(values)
+    found: np.ndarray = gguf.quantize(values, gguf.GGMLQuantizationType[kind])
+    return found
 
 
 def quantise_q4_k(values: np.ndarray) -> np.ndarray:
@@ -272,10 +280,32 @@ def quantise_q4_k(values: np.ndarray) -> np.ndarray:
     return raw.reshape(len(values), -1)
 
 
+def quantise_q6_k(values: np.ndarray) -> np.ndarray:
+    """Return blocks of q6_k: sub-blocks of 16 with their greatest element at the lowest level."""
+    blocks = values.reshape(-1, 16, 16)
+    far = np.abs(blocks).argmax(axis=2)[..., None]
+    wanted = -np.take_along_axis(blocks, far, axis=2)[..., 0] / 32
+    scale = (np.abs(wanted).max(axis=1) / 127).astype(np.float16)
+    wide = np.where(scale == 0, 1, scale).astype(np.float32)[:, None]
+    sizes = np.rint(wanted / wide).clip(-128, 127).astype(np.int8)
+    step = (scale.astype(np.float32)[:, None] * sizes)[..., None]
+    safe = np.where(step == 0, 1, step)
+    levels = np.rint(blocks / safe).clip(-32, 31).astype(np.int8) + np.int8(32)
+    halves = levels.astype(np.uint8).reshape(-1, 2, 4, 32)
+    low, high = halves & 15, halves >> 4
+    nibbles = np.concatenate([low[:, :, :2], low[:, :, 2:] << 4], axis=2)
+    packed = nibbles[:, :, :2] | nibbles[:, :, 2:]
+    pairs = high[:, :, 0] | high[:, :, 1] << 2 | high[:, :, 2] << 4 | high[:, :, 3] << 6
+    parts = (packed, pairs, sizes.view(np.uint8), scale[:, None].view(np.uint8))
+    raw = np.concatenate([one.reshape(len(blocks), -1) for one in parts], axis=1)
+    return raw.reshape(len(values), -1)
+
+
 FORMATS: dict[str, Callable[[Weights, Path], Path]] = {
     "bfloat16": write_bfloat16,
     "GGUF q8_0": write_gguf("Q8_0"),
     "GGUF q4_k": write_gguf("Q4_K"),
+    "GGUF q6_k": write_gguf("Q6_K"),
     "int8 a row": write_int8,
     "int4 groups of 64": write_int4,
 }

@@ -43,7 +43,11 @@ NOT_FINITE: Fault = "not finite"
 # no rounding hides it.
 _GAIN = 0.1
 _ROUNDED = 0.25
-_PROJECTIONS = 8
+# Of values on levels far apart, what rounding to these leaves may be more, but not half of it all.
+_OF_LEVELS, _MOST_OF_LEVELS = 2.0, 0.5
+_LEAST_OF_LEVELS = 64  # elements of a row: of fewer another one may be as near by chance
+_PROJECTIONS, _MORE_PROJECTIONS = 8, 128  # where rounding leaves more than this
+_COARSE = 0.05
 LEAST_HEAD = 8  # rows: fewer that move together are no head
 _LEAST_DISTINCT = 8  # numbers of a vector; of fewer another one may hold the same by chance
 _TELLING = 2.0**-6  # of an element: less than its neighbours in bfloat16 may be a rounding
@@ -106,13 +110,16 @@ class StructureFault:
 ZEROED = StructureFault(fault="zeroed", left=1.0)
 
 
-def find_structure(base: Array, candidate: Array, *, heads: bool = False) -> StructureFault | None:
+def find_structure(
+    base: Array, candidate: Array, *, heads: bool = False, rounding: float = 0.0
+) -> StructureFault | None:
     """Say which fault of layout makes the candidate differ from the base, None if none does.
 
     Args:
         base, candidate: whole tensors in float32, finite; their shapes may differ.
         heads: whether their rows or columns may be heads, as those of attention are; else they are
             blocks.
+        rounding: relative L2 error that the levels of a packed candidate leave.
     """
     if base.size != candidate.size or not base.size:
         return None
@@ -123,8 +130,10 @@ def find_structure(base: Array, candidate: Array, *, heads: bool = False) -> Str
     if base.ndim > 1 and base.size == max(base.shape):  # a vector, for which there is no rule
         found = find_structure(base.reshape(-1), candidate.reshape(-1), heads=heads)
         return None if found is None else replace(found, rule="")
+    if candidate.ndim < 2 or min(candidate.shape) < _LEAST_OF_LEVELS:
+        rounding = 0.0
     return find_factor(base, candidate) or _first_proven(
-        _rearrangements(base, candidate, heads=heads), base, candidate
+        _rearrangements(base, candidate, heads=heads, rounding=rounding), base, candidate, rounding
     )
 
 
@@ -222,16 +231,19 @@ def _plus(constant: float, left: float) -> StructureFault:
 
 
 def _first_proven(
-    proposals: Iterator[StructureFault], base: Array, candidate: Array
+    proposals: Iterator[StructureFault], base: Array, candidate: Array, rounding: float = 0.0
 ) -> StructureFault | None:
     before = _relative(candidate - base, base)
     if before == 0.0 or not math.isfinite(before):
         return None
     enough = min(_GAIN * before, _ROUNDED)
+    enough = max(enough, min(_OF_LEVELS * rounding, _MOST_OF_LEVELS * before))
     return next((found for found in proposals if found.left <= enough), None)
 
 
-def _rearrangements(base: Array, candidate: Array, *, heads: bool) -> Iterator[StructureFault]:
+def _rearrangements(
+    base: Array, candidate: Array, *, heads: bool, rounding: float
+) -> Iterator[StructureFault]:
     if base.ndim < 1 or base.size < 4:
         return
     yield from _shifts(base, candidate)
@@ -252,7 +264,7 @@ def _rearrangements(base: Array, candidate: Array, *, heads: bool) -> Iterator[S
             )
         if heads:
             yield from _rotary(rows, others)
-        yield from _permutations(rows, others, heads=heads)
+        yield from _permutations(rows, others, heads=heads, rounding=rounding)
     else:
         if heads:
             yield from _rotary(base[:, None], candidate[:, None])
@@ -408,18 +420,20 @@ def _rotary(base: Array, candidate: Array) -> Iterator[StructureFault]:
             )
 
 
-def _permutations(base: Array, candidate: Array, *, heads: bool) -> Iterator[StructureFault]:
+def _permutations(
+    base: Array, candidate: Array, *, heads: bool, rounding: float
+) -> Iterator[StructureFault]:
     """Propose an order of rows, then of columns."""
     for axis, words in ((0, "rows"), (1, "columns")):
         here, there = (base, candidate) if axis == 0 else (base.T, candidate.T)
-        index = find_row_order(here, there)
+        index = find_row_order(here, there, rounding)
         if index is not None:
             yield _describe_order(index, there[index] - here, here, axis, words, heads=heads)
 
 
-def find_row_order(base: Array, candidate: Array) -> Array | None:
+def find_row_order(base: Array, candidate: Array, rounding: float = 0.0) -> Array | None:
     """Return where each row of the base stands in the candidate; None where they are others, or all
-    stand where they did.
+    stand where they did. ``rounding``: as of :func:`find_structure`.
 
     Each is found among the other side's by nearness, in a few random projections, which keep
     distances (Johnson-Lindenstrauss).
@@ -428,11 +442,20 @@ def find_row_order(base: Array, candidate: Array) -> Array | None:
 
     if base.shape[0] < 2 or base.shape[1] < 2:
         return None
-    directions = np.random.default_rng(0).standard_normal((base.shape[1], _PROJECTIONS))
-    directions = directions.astype(np.float32)
-    index: Array = cKDTree(candidate @ directions).query(base @ directions)[1]
+    coarse = rounding > _COARSE
+    count = _MORE_PROJECTIONS if coarse else _PROJECTIONS
+    directions = np.random.default_rng(0).standard_normal((base.shape[1], count))
+    ours, theirs = (one @ directions.astype(np.float32) for one in (base, candidate))
+    index: Array = _find_nearest(ours, theirs) if coarse else cKDTree(theirs).query(ours)[1]
     stay = index == np.arange(len(index))
     return None if len(np.unique(index)) < 0.99 * len(index) or stay.all() else index
+
+
+def _find_nearest(ours: Array, theirs: Array) -> Array:
+    """Return which row of theirs is nearest to each: over many axes no tree is faster."""
+    squares = np.sum(theirs * theirs, axis=1)
+    parts = np.array_split(ours, -(-len(ours) // 1024))
+    return np.concatenate([np.argmin(squares - 2 * part @ theirs.T, axis=1) for part in parts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -509,7 +532,9 @@ def _describe_order(
     """
     blocks = 1 if words == "elements" else block_size(index)
     kind: Fault = "rows permuted" if axis == 0 else "columns permuted"
-    order, detail, by_blocks = index, f"{_moved(index):,} of {len(index):,} {words}", ""
+    told = _regular_order(index, words)
+    detail = told or f"{_moved(index):,} of {len(index):,} {words}"
+    order, by_blocks = index, ""
     if blocks > 1:
         order = index[::blocks] // blocks
         are_heads = heads and blocks >= LEAST_HEAD
@@ -526,6 +551,25 @@ def _describe_order(
     short = len(order) <= 64 and len(np.unique(index)) == len(index)
     rule = f"permute: {{axis: {axis}, {by_blocks}order: [{listed}]}}" if short else ""
     return StructureFault(fault=kind, detail=detail, left=_relative(left, base), rule=rule)
+
+
+def _regular_order(index: Array, words: str) -> str:
+    """Return "reversed in each 32 columns", "rolled by 1 in each 256 rows", of an order that is one
+    in each part of a width; "" of others."""
+    size = len(index)
+    for width in (one for one in range(3, size + 1) if size % one == 0):
+        first = index[:width]
+        if not np.array_equal(index, (first + np.arange(0, size, width)[:, None]).ravel()):
+            continue
+        where = f"in each {width} {words}" if width < size else f"all {size} {words}"
+        step = int(first[0])
+        if np.array_equal(first, np.arange(width)[::-1]):
+            return f"reversed {where}" if width < size else f"{where} reversed"
+        if np.array_equal(first, (np.arange(width) + step) % width):
+            told = f"rolled by {step if 2 * step <= width else step - width}"
+            return f"{told} {where}" if width < size else f"{where} {told}"
+        return f"one order {where}, of {size:,}" if width < size else ""
+    return ""
 
 
 def block_size(index: Array) -> int:

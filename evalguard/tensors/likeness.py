@@ -35,7 +35,12 @@ from evalguard.core.tensor_structure import (
 )
 from evalguard.models.unloaded_models import may_have_heads
 from evalguard.tensor_files.stored_tensor import StoredTensor
-from evalguard.tensors.block_fit import find_scale_fault, fit_blocks
+from evalguard.tensors.block_fit import (
+    find_code_fault,
+    find_scale_fault,
+    fit_blocks,
+    standardise_groups,
+)
 from evalguard.tensors.damaged_rows import (
     RowFault,
     expect_grid,
@@ -62,6 +67,8 @@ _MOVED: tuple[Fault, ...] = ("rows duplicated", "rows permuted")
 _PIECE = 1 << 22  # elements that are read at a time
 _NEIGHBOURS, _FEWEST_ROWS = 1 << 18, 32  # elements of rows beside each other, and rows
 _SUMMED = 1e-3  # what sums in float32 lose, relatively
+_NEAR, _EQUAL = 16, 1e-5  # elements, and standard deviations of them by which levels differ
+_BETTER = 1.2  # times what codes leave: then they have moved with their scales
 _MOST = 0.5  # of the rows: then a fault of the whole tensor is looked for first
 
 
@@ -383,7 +390,28 @@ def find_layout_fault(pair: StoredPair) -> StructureFault | None:
         return None
     if not (np.isfinite(base).all() and np.isfinite(candidate).all()):
         return None
-    return find_structure(base, candidate, heads=may_have_heads(pair.name))
+    heads, rounding = may_have_heads(pair.name), _measure_levels(pair, candidate)
+    found = find_structure(base, candidate, heads=heads, rounding=rounding)
+    if not pair.candidate.codec.quantised or pair.base.codec.quantised:
+        return found
+    if pair.lies_alike and pair.base.shape != pair.candidate.shape:
+        return found
+    codes = find_code_fault(pair, heads=heads, rounding=rounding)
+    if codes is None or (found is not None and found.left <= _BETTER * codes.left):
+        return found
+    return replace(codes, detail=f"{codes.detail}, otherwise {name_format(pair).words}")
+
+
+def _measure_levels(pair: StoredPair, candidate: Array) -> float:
+    """Return the relative L2 error that rounding to the levels of a packed candidate leaves: by the
+    least step of neighbours, which are what has one scale in every format; 0 of others."""
+    if not pair.candidate.codec.quantised or candidate.size % _NEAR:
+        return 0.0
+    laid, _ = standardise_groups(candidate.reshape(1, -1), _NEAR)
+    steps = np.diff(np.sort(laid.reshape(-1, _NEAR), axis=1), axis=1)
+    least = np.where(steps > _EQUAL, steps, np.inf).min(axis=1)
+    known = least[np.isfinite(least)]
+    return float(np.median(known)) / math.sqrt(12) if known.size else 0.0
 
 
 def describe_layout_fault(pair: StoredPair) -> Likeness | None:

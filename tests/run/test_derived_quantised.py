@@ -87,17 +87,20 @@ def test_what_is_wrong_in_a_gguf_file_beside_its_rounding_is_one_setting(
 
 
 @pytest.mark.parametrize(
-    ("kind", "head", "fault"),
+    ("kind", "part", "fault"),
     [
         ("Q8_0", slice(0, 2), "scales rolled"),
         ("Q4_0", slice(0, 2), "scales rolled"),
         ("Q4_1", slice(0, 4), "scales rolled"),
         ("Q4_1", slice(2, 4), "zero points off"),
+        ("Q8_0", slice(2, 34), "shifted"),  # codes, of which the scales stayed
+        ("Q4_0", slice(2, 18), "shifted"),
+        ("Q4_1", slice(4, 20), "shifted"),
     ],
 )
 @pytest.mark.parametrize(("stored", "name"), [("ffn_up", "up_proj"), ("attn_k", "k_proj")])
-def test_blocks_of_a_gguf_file_that_have_the_scales_of_others_are_one_setting(
-    kind: str, head: slice, fault: str, stored: str, name: str, tmp_path: Path
+def test_blocks_of_a_gguf_file_that_have_a_part_of_others_are_one_setting(
+    kind: str, part: slice, fault: str, stored: str, name: str, tmp_path: Path
 ) -> None:
     """Of keys, whose rows the file holds in another order than the base, too."""
     gguf = pytest.importorskip("gguf")
@@ -106,7 +109,7 @@ def test_blocks_of_a_gguf_file_that_have_the_scales_of_others_are_one_setting(
     save_quantised_gguf(base, kind, port / "m.gguf")
     for tensor in gguf.GGUFReader(port / "m.gguf", "r+").tensors:
         if stored in tensor.name:
-            tensor.data[:, head] = np.roll(tensor.data[:, head], 1, axis=0)
+            tensor.data[:, part] = np.roll(tensor.data[:, part], 1, axis=0)
             tensor.data.flush()
     candidate = model(port, gguf_file="m.gguf", tokenizer=str(base), dtype="float32")
     found = derive_settings(model(base), candidate)

@@ -112,6 +112,28 @@ def test_scales_that_all_groups_have_of_their_neighbours_are_one_fault(
     assert f"has the scale of the one {where} it" in words(report)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_codes_that_moved_without_their_scales_are_named_as_what_moved(
+    tmp_path: Path, weights: Tensors, name: str, reverse: bool
+) -> None:
+    pack, codes, _scale = FORMATS[name]
+    packed = pack(weights[f"{UP}.weight"])
+    stored = packed[f"{UP}.{codes}"]
+    raw = stored.view(torch.int32) if stored.dtype == torch.uint32 else stored
+    outputs = int(name.startswith(("GPTQ", "AWQ")))  # the axis
+    moved = raw.flip(outputs) if reverse else raw.roll(1, outputs)
+    packed[f"{UP}.{codes}"] = moved.contiguous().view(stored.dtype)
+    report = compare(tmp_path, weights, {**plain(weights), **packed})
+    assert report.exit_code == 1
+    told = "shifted (codes without their scales, by one along axis 0"
+    if reverse:
+        told = "rows permuted (codes without their scales, all 128 rows reversed"
+    if name == "AWQ":  # eight rows to a word
+        told = "rows permuted (codes without their scales, 16 blocks of 8 rows"
+    assert words(report).startswith(told)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_scales_of_one_group_in_each_row_that_moved_are_blocks(
     tmp_path: Path, weights: Tensors, name: str

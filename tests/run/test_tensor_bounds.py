@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from benchmarks.importance_matrix import draw_importance, quantise_by_importance
 from benchmarks.tensor_faults import (
     FAULTS,
     FORMATS,
     OTHERS,
     check_healthy,
     plant,
-    quantise_q4_k,
+    quantise,
 )
 from evalguard.tensor_files.gguf_bounds import block_cells, bound_blocks
 from evalguard.tensor_files.packed.levels import Levels, float8_levels, signed_levels
@@ -29,7 +30,7 @@ from evalguard.tensor_files.packed.row_codec import PackedRows, RowGrid
 from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
 
 gguf = pytest.importorskip("gguf")
-KINDS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4", "Q4_K")
+KINDS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4", "Q4_K", "Q6_K")
 
 
 def make_weights(seed: int, tails: float, rows: int = 16) -> np.ndarray:
@@ -41,13 +42,6 @@ def make_weights(seed: int, tails: float, rows: int = 16) -> np.ndarray:
     values[1] *= 1e-7
     values[2] = 0
     return values.astype(np.float32)
-
-
-def quantise(values: np.ndarray, kind: str) -> np.ndarray:
-    if kind == "Q4_K":
-        return quantise_q4_k(values)
-    found: np.ndarray = gguf.quantize(values, gguf.GGMLQuantizationType[kind])
-    return found
 
 
 def count_beyond(values: np.ndarray, raw: np.ndarray, kind: str) -> np.ndarray:
@@ -163,6 +157,103 @@ def test_a_planted_difference_is_flagged_and_named(tmp_path: Path, name: str, fa
 def test_it_is_in_other_formats_too(tmp_path: Path, name: str, fault: Any) -> None:
     row = plant(name, fault, tmp_path)
     assert row[2:5] == ["yes", "yes", "0"], row
+
+
+# Bytes of a block, and which of them are codes (ggml-common.h); of iq2_xxs signs and scales too.
+CODES = {
+    "Q8_0": (34, slice(2, 34)), "Q4_0": (18, slice(2, 18)), "Q5_1": (24, slice(4, 24)),
+    "MXFP4": (17, slice(1, 17)), "Q2_K": (84, slice(16, 80)), "Q3_K": (110, slice(0, 96)),
+    "Q4_K": (144, slice(16, 144)), "Q6_K": (210, slice(0, 192)), "IQ2_XXS": (66, slice(2, 66)),
+}  # fmt: skip
+Move = Callable[[np.ndarray], np.ndarray]
+
+
+def trained(rows: int = 192, columns: int = 512) -> np.ndarray:
+    """Rows and columns of many sizes."""
+    generator = np.random.default_rng(1)
+    sizes = np.exp(0.3 * generator.standard_normal((rows, 1)))
+    sizes = sizes * np.exp(0.2 * generator.standard_normal((1, columns)))
+    found: np.ndarray = 0.02 * sizes * generator.standard_normal((rows, columns))
+    return found.astype(np.float32)
+
+
+def pack(values: np.ndarray, kind: str) -> np.ndarray:
+    if kind in ("Q2_K", "Q3_K", "IQ2_XXS"):
+        return quantise_by_importance(kind, values, draw_importance(values.shape[1], 2, 5))
+    return quantise(values, kind)
+
+
+def name_moved(folder: Path, kind: str, base: np.ndarray, raw: np.ndarray) -> str:
+    """What a matrix of an MLP is called that a GGUF file holds as these blocks."""
+    name = "model.layers.0.mlp.up_proj.weight"
+    save_file({name: torch.from_numpy(base)}, folder / "base.safetensors")
+    writer = gguf.GGUFWriter(folder / "moved.gguf", "llama")
+    writer.add_block_count(1)
+    dtype = gguf.GGMLQuantizationType[kind]
+    writer.add_tensor("blk.0.ffn_up.weight", np.ascontiguousarray(raw), raw_dtype=dtype)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    paths = str(folder / "base.safetensors"), str(folder / "moved.gguf")
+    (delta,) = compare_tensors(*paths, TensorOptions(processes=0)).deltas
+    assert delta.state == "beyond"
+    return "" if delta.likeness is None else delta.likeness.words
+
+
+@pytest.mark.parametrize(
+    ("move", "told"),
+    [
+        (lambda one: np.roll(one, 1, axis=0), "shifted (codes without their scales, by one"),
+        (
+            lambda one: one[::-1],
+            "rows permuted (codes without their scales, all 192 rows reversed",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", CODES)
+def test_codes_in_the_blocks_of_other_rows_are_named_as_what_moved(
+    kind: str, move: Move, told: str, tmp_path: Path
+) -> None:
+    base, (size, codes) = trained(), CODES[kind]
+    blocks = pack(base, kind).reshape(len(base), -1, size)
+    blocks[..., codes] = move(blocks[..., codes]).copy()
+    assert name_moved(tmp_path, kind, base, blocks.reshape(len(base), -1)).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("kind", "move", "told"),
+    [
+        ("Q8_0", lambda one: np.roll(one, 1, axis=2), "rolled by 1 in each 32 columns"),
+        ("Q4_0", lambda one: one[..., ::-1], "reversed in each 16 columns"),
+        ("Q4_0", lambda one: one << 4 | one >> 4, "32 blocks of 16 columns"),
+        ("Q4_K", lambda one: np.roll(one, 1, axis=2), "one order in each 256 columns, of 512"),
+        ("Q4_K", lambda one: one << 4 | one >> 4, "codes without their scales, 16 blocks of 32"),
+        ("Q6_K", lambda one: np.roll(one, 1, axis=1), "2 blocks of 256 columns"),
+        ("Q2_K", lambda one: np.roll(one, 1, axis=1), "2 blocks of 256 columns"),
+    ],
+)
+def test_codes_at_other_places_of_their_block_are_columns_in_another_order(
+    kind: str, move: Move, told: str, tmp_path: Path
+) -> None:
+    base, (size, codes) = trained(), CODES[kind]
+    blocks = pack(base, kind).reshape(len(base), -1, size)
+    if "blocks of 256" in told:  # with their scales
+        codes = slice(0, size)
+    blocks[..., codes] = move(blocks[..., codes]).copy()
+    words = name_moved(tmp_path, kind, base, blocks.reshape(len(base), -1))
+    assert words.startswith(f"columns permuted ({told}")
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "Q6_K", "Q2_K", "IQ2_XXS"])
+@pytest.mark.parametrize("share", [1.0, 0.9])
+def test_other_weights_are_no_order_of_codes(kind: str, share: float, tmp_path: Path) -> None:
+    """Neither others, nor so much noise that hardly anything is left."""
+    base = trained()
+    noise = np.random.default_rng(7).permutation(base.reshape(-1)).reshape(base.shape)
+    other = ((1 - share**2) ** 0.5 * base + share * noise).astype(np.float32)
+    words = name_moved(tmp_path, kind, base, pack(other, kind))
+    assert not words.startswith(("shifted", "rows permuted", "columns permuted", "transposed"))
 
 
 @pytest.mark.parametrize("name", ["GGUF q8_0", "int8 a row", "float8 a row"])

@@ -125,8 +125,8 @@ def _find_switched(
     for name in names if switches else ():
         both = {name} <= stored.base.keys() & stored.candidate.keys()
         if both and name in matrices and places[name].kind == "attention":
-            sides = (one.float().flatten(1).numpy() for one in stored.read(name))
-            order = find_row_order(*sides)
+            base, candidate = (one.float().flatten(1).numpy() for one in stored.read(name))
+            order = find_row_order(base, candidate)
             roles[name_tensor(name, places)][name] = np.arange(0) if order is None else order
     tensors: list[str] = []
     wrong: list[str] = []
