@@ -52,6 +52,8 @@ def save_gguf(model: Path, file: Path) -> Path:
 def save_quantised_gguf(model: Path, kind: str, path: Path) -> Path:
     """Write a Llama's folder so, its matrices of whole blocks in ``kind``; skip without gguf."""
     gguf = pytest.importorskip("gguf")
+    from benchmarks.tensor_faults import quantise
+
     reader = gguf.GGUFReader(save_gguf(model, path.with_suffix(".f32")))
     writer = gguf.GGUFWriter(path, "llama")
     for key, field in reader.fields.items():
@@ -61,8 +63,8 @@ def save_quantised_gguf(model: Path, kind: str, path: Path) -> Path:
     quantised = getattr(gguf.GGMLQuantizationType, kind)
     for tensor in reader.tensors:
         rows = np.array(tensor.data).reshape(tuple(reversed(tensor.shape)))
-        if rows.ndim == 2 and rows.shape[1] % 32 == 0:
-            data = gguf.quants.quantize(rows, quantised)
+        if rows.ndim == 2 and rows.shape[1] % gguf.GGML_QUANT_SIZES[quantised][0] == 0:
+            data = quantise(rows, kind)
             writer.add_tensor(tensor.name, data, raw_dtype=quantised)
         else:
             writer.add_tensor(tensor.name, rows)

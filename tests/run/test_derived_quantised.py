@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from changed_models import at_reference, changed, model, scores
 from gguf_writer import save_gguf, save_quantised_gguf
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from evalguard.bisect.settings.derived_settings import derive_settings
 
@@ -86,6 +88,15 @@ def test_what_is_wrong_in_a_gguf_file_beside_its_rounding_is_one_setting(
     assert scores(at_reference(found.variant), tmp_path) == plain
 
 
+def save_wide(folder: Path) -> Path:
+    """Rows of 256 columns, which are a block of the types that have sub-blocks."""
+    config = LlamaConfig.from_pretrained(save_llama(folder))
+    config.update({"hidden_size": 256, "intermediate_size": 256, "head_dim": 64})
+    torch.manual_seed(5)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
 @pytest.mark.parametrize(
     ("kind", "part", "fault"),
     [
@@ -96,6 +107,8 @@ def test_what_is_wrong_in_a_gguf_file_beside_its_rounding_is_one_setting(
         ("Q8_0", slice(2, 34), "shifted"),  # codes, of which the scales stayed
         ("Q4_0", slice(2, 18), "shifted"),
         ("Q4_1", slice(4, 20), "shifted"),
+        ("Q4_K", slice(16, 144), "shifted"),
+        ("Q6_K", slice(0, 192), "shifted"),
     ],
 )
 @pytest.mark.parametrize(("stored", "name"), [("ffn_up", "up_proj"), ("attn_k", "k_proj")])
@@ -104,7 +117,7 @@ def test_blocks_of_a_gguf_file_that_have_a_part_of_others_are_one_setting(
 ) -> None:
     """Of keys, whose rows the file holds in another order than the base, too."""
     gguf = pytest.importorskip("gguf")
-    base = save_llama(tmp_path / "base")
+    base = save_wide(tmp_path / "base") if "_K" in kind else save_llama(tmp_path / "base")
     (port := tmp_path / "port").mkdir()
     save_quantised_gguf(base, kind, port / "m.gguf")
     for tensor in gguf.GGUFReader(port / "m.gguf", "r+").tensors:
