@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from evalguard.errors import UsageError, nearest
 from evalguard.models.annotations import check_annotated
@@ -45,6 +45,19 @@ _USUAL_ARGS = frozenset({
 })  # fmt: skip
 _USUAL_DTYPES = ("auto", "float32", "bfloat16", "float16")
 _DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", "cpu", "cuda", "mps", "disk")
+# What transformers' loader takes out of its keyword arguments, and what lm-eval hands on to it,
+# without an annotation or with a wider one.
+_OF_TRANSFORMERS: Mapping[str, Any] = {
+    "adapter_kwargs": dict, "adapter_name": str, "allow_all_kernels": bool, "cache_dir": str,
+    "code_revision": str, "distributed_config": dict, "force_download": bool, "from_flax": bool,
+    "from_tf": bool, "ignore_mismatched_sizes": bool, "key_mapping": dict,
+    "local_files_only": bool, "low_cpu_mem_usage": bool, "max_memory": dict,
+    "offload_buffers": bool, "offload_state_dict": bool, "output_loading_info": bool,
+    "proxies": dict, "resume_download": bool, "tp_plan": Literal["auto"] | dict, "tp_size": int,
+    "use_kernels": bool, "use_safetensors": bool, "variant": str, "weights_only": bool,
+}  # fmt: skip
+_SIZES = ("max_memory_per_gpu", "max_cpu_memory")
+_SIZE = re.compile(r"\d+(\.\d*)?\s*[KMG]i?B", re.IGNORECASE)
 _USUAL_DEVICE = re.compile(r"(cpu|cuda|mps)(:\d+)?")
 
 
@@ -163,16 +176,34 @@ def _check_value(model_type: str, name: str, value: Value) -> None:
         from evalguard.models.runtimes.graphs import check_target
 
         check_target(value)
+    elif model_type == "transformer_lens" and name == "attn_types":
+        from evalguard.models.runtimes.transformer_lens import check_pattern
+
+        check_pattern(value)
     elif model_type not in RUNTIME_TYPES and name not in _USUAL_ARGS:
         parameter = _loader_parameters(model_type).get(name)
-        if parameter is not None and value != parameter.default:
+        if name in _OF_TRANSFORMERS and model_type in HF_TYPES:
+            check_annotated(name, value, _OF_TRANSFORMERS[name])
+        elif parameter is not None and value != parameter.default:
             check_annotated(name, value, parameter.annotation)
+        if name in _SIZES and model_type in HF_TYPES:
+            _check_size(name, value)
         address = model_type in CLIENT_TYPES and name == "base_url"
         if address and not str(value).startswith(("http://", "https://")):
             raise UsageError(
                 f"model_args.base_url: {value!r} does not begin with http:// or https://",
                 target="model_args.base_url",
             )
+
+
+def _check_size(name: str, value: Value) -> None:
+    """Refuse a text that accelerate reads no number of bytes from."""
+    if isinstance(value, str) and not _SIZE.fullmatch(value):
+        raise UsageError(
+            f"model_args.{name}: {value!r} is no size",
+            hint="20GiB, 500MB, or a number of bytes",
+            target=f"model_args.{name}",
+        )
 
 
 @cache

@@ -226,6 +226,8 @@ def test_check_holds_values_to_what_their_type_takes(refused: Any, world: Any) -
             "backend: causl", "use_fast_tokenizer: maybe", "enable_thinking: 1", "peft: 3",
             "chat_template_args: thinking", "experts_implementation: grouped", "tokenizer: 3",
             "rms_norm_eps: tiny", "rms_norm_eps: -1", "max_memory_per_gpu: [1]",
+            "max_cpu_memory: lots", "low_cpu_mem_usage: banana", "use_safetensors: 'no'",
+            "tp_plan: automatic", "tp_size: two", "offload_buffers: 1",
         ),
         "llama_cpp": (
             "type_v: q8", "flash_attn: maybe", "n_ctx: big", "n_ubatch: 0", "threads: 1.5",
@@ -245,6 +247,7 @@ def test_check_holds_values_to_what_their_type_takes(refused: Any, world: Any) -
         "rwkv": ("strategy: cpu fp33", "add_bos_token: 1"),
         "transformer_lens": (
             "act_fn: 1", "api: bridged", "eps: tiny", "use_attn_scale: 0", "window_size: 0",
+            "act_fn: banana", "attn_types: local", "attn_types: [local, globe]",
         ),
         "fla": ("prefill: chunks", "state_layout: kvk", "fuse_norm: 'no'"),
         "local-completions": (
@@ -274,7 +277,10 @@ def test_check_accepts_what_a_library_takes_beyond_its_named_arguments(
     Path("evalguard.yaml").write_text(
         "models:\n"
         f"  of_config: {{model_args: {{pretrained: {llama}, rms_norm_eps: 1.0e-5}}}}\n"
-        f"  of_loader: {{model_args: {{pretrained: {llama}, low_cpu_mem_usage: true}}}}\n"
+        f"  of_loader: {{model_args: {{pretrained: {llama}, low_cpu_mem_usage: true, "
+        "tp_plan: auto, max_memory_per_gpu: 20 gb, use_safetensors: true}}\n"
+        "  of_lens: {model: transformer_lens, model_args: {pretrained: own/er, act_fn: silu, "
+        "attn_types: [local, global]}}\n"
         "  of_some_config: {model_args: {pretrained: own/er, n_embd: 8, parallelize: true}}\n"
         "  of_its_code: {model_args: {pretrained: own/er, whatever: 8}, trust_remote_code: true}\n"
         "  in_bits:\n"

@@ -188,14 +188,22 @@ def _take_fields(arguments: RuntimeArguments) -> dict[str, Value]:
     found["window_size"] = arguments.take_whole("window_size")
     found["act_fn"] = arguments.take("act_fn")
     pattern = found["attn_types"] = arguments.take("attn_types")
-    if pattern is not None and not (
-        isinstance(pattern, list) and all(one in _PATTERN for one in pattern)
-    ):
+    check_pattern(pattern)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def check_pattern(asked: Value) -> None:
+    """Refuse a pattern of attention that is no list of its words.
+
+    Raises:
+        UsageError: naming them.
+    """
+    listed = isinstance(asked, list) and all(one in _PATTERN for one in asked)
+    if asked is not None and not listed:
         raise UsageError(
-            f"model_args.attn_types: {pattern!r} is no list of {' and '.join(_PATTERN)}",
+            f"model_args.attn_types: {asked!r} is no list of {' and '.join(_PATTERN)}",
             target="model_args.attn_types",
         )
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _prepare_import() -> None:

@@ -62,6 +62,11 @@ _PROVIDERS = tuple(
         "ACL", "ArmNN", "Rknpu", "CANN", "Tvm", "VSINPU",
     )
 )  # fmt: skip
+# Activations that TransformerLens has had by name, up to 4.3; the one that is here says itself.
+_ACTIVATIONS = (
+    "solu", "solu_ln", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "silu", "relu",
+    "relu2", "xielu",
+)  # fmt: skip
 # Engine arguments that vLLM has had for years, for an environment that it is not in.
 _ENGINE: Mapping[str, AllowedValues] = {
     "tokenizer_mode": str, "tokenizer_revision": str, "load_format": str, "download_dir": str,
@@ -100,7 +105,7 @@ RUNTIME_TYPES: Mapping[str, RuntimeType] = {
             "use_attn_scale": bool,
             "use_local_attn": bool,
             "window_size": 1,
-            "act_fn": str,
+            "act_fn": _ACTIVATIONS,
             "attn_types": None,
         },
     ),
