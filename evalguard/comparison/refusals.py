@@ -10,13 +10,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from evalguard.config.local_paths import is_written_as_path
 from evalguard.config.options import CompareOptions
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.figures import split_name
 from evalguard.core.gate import Gate
 from evalguard.core.limits import BOUNDED, OF_ANSWERS
 from evalguard.core.redaction import redacted_text
-from evalguard.core.settings import Value
+from evalguard.core.settings import Value, Variant
 from evalguard.engine.choices import Choices
 from evalguard.engine.error_places import with_location
 from evalguard.engine.loading.own_environment import check_runtime, is_runtime, shows_distributions
@@ -32,6 +33,8 @@ from evalguard.engine.sources import (
     StoredSource,
 )
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError, nearest
+from evalguard.gguf_table import check_gguf_header
+from evalguard.models.argument_checks import check_argument
 from evalguard.models.arguments import (
     CHAT_TYPES,
     CLIENT_TYPES,
@@ -49,6 +52,9 @@ from evalguard.models.checkpoint_files import (
 from evalguard.models.failures import UNREACHABLE_HINT
 from evalguard.models.loading import check_engine
 from evalguard.models.quantised_folders import check_quantisation
+from evalguard.models.runtimes.graphs import find_graph
+from evalguard.models.runtimes.llama_cpp import find_model_file
+from evalguard.models.runtimes.runtime import RuntimeArguments
 from evalguard.models.served.shown_logprobs import TOP_ARGUMENT
 
 _GIVE_MODEL = "name the model itself with --base"
@@ -269,8 +275,8 @@ def check_models(sources: Iterable[ModelSource]) -> None:
     """Refuse models that can be seen to be none, before the first one is loaded and scored.
 
     Raises:
-        UsageError: for a folder or hub id that leads nowhere, a folder that holds no model, or a
-            model type whose numbers are wrong.
+        UsageError: for a folder or hub id that leads nowhere, a folder that holds no model, a
+            model type whose numbers are wrong, or an argument that it does not take so.
         EvaluationError: for weights that are damaged, or pickled and not allowed to be; for an
             address where no server is.
         SettingError: for settings that contradict each other.
@@ -287,13 +293,51 @@ def check_models(sources: Iterable[ModelSource]) -> None:
                 check_engine(variant.model)
             if variant.model in CLIENT_TYPES and variant.serve is None:
                 _check_server(str(arguments.get("base_url") or ""))
+            _check_arguments(variant, arguments)
             # What a recipe builds is not there yet; other model types read names their own way.
-            if variant.model in HF_TYPES and variant.build is None:
+            if variant.build is not None:
+                continue
+            if is_runtime(variant):
+                _check_runtime_file(variant.model, arguments)
+            if variant.model in HF_TYPES:
                 _check_model(arguments, allow_pickle=variant.allow_pickle)
                 # An environment of its own has another transformers.
                 edited = any(path.startswith(_QUANTISATION) for path in plan.config_overrides)
                 if variant.environment is None and not edited:
                     _check_quantisation(arguments)
+
+
+def _check_arguments(variant: Variant, arguments: Mapping[str, Value]) -> None:
+    """Refuse what `evalguard check` refuses of a model's arguments, those of settings included."""
+    own = variant.environment is not None and variant.serve is None
+    kind = "transformers" if own and variant.model in HF_TYPES else variant.model
+    place = f"{arguments.get('pretrained')}/{arguments.get('subfolder') or ''}"
+    here = variant.build is None and Path(place, _CONFIG_FILE).expanduser().is_file()
+    for name, value in arguments.items():
+        name, _, inner = name.partition(".")
+        if name != "trust_remote_code":  # a permission, and no argument
+            check_argument(
+                kind,
+                name,
+                None if inner else value,
+                folder=Path(place).expanduser() if here else None,
+                code_allowed=variant.trust_remote_code,
+                runs_here=not own,
+            )
+
+
+def _check_runtime_file(model_type: str, arguments: Mapping[str, Value]) -> None:
+    """Refuse a file or folder that is not there, or is none of what its type reads."""
+    named = str(arguments.get("pretrained") or "")
+    if not (is_written_as_path(named) or Path(named).expanduser().exists()):
+        return  # of the hub, which its own environment asks
+    given = RuntimeArguments(model_type=model_type, given=arguments)
+    if model_type == "llama_cpp":
+        check_gguf_header(find_model_file(given))
+    elif model_type in ("onnx", "openvino"):
+        find_graph(given)
+    else:
+        given.path()
 
 
 def _check_model(arguments: Mapping[str, Value], *, allow_pickle: bool) -> None:

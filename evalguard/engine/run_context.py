@@ -42,7 +42,7 @@ from evalguard.engine.loading.foreign_code import (
 )
 from evalguard.engine.loading.known_models import KnownModel, KnownModels
 from evalguard.engine.loading.lazy_scorer import LazyScorer
-from evalguard.engine.loading.own_environment import asks_server
+from evalguard.engine.loading.own_environment import asks_server, shares_prefixes
 from evalguard.engine.loading.scorer_opening import open_scorer
 from evalguard.engine.memory_policy import MemoryPolicy
 from evalguard.engine.meter import Meter
@@ -53,6 +53,7 @@ from evalguard.errors import FallbackError, WorkerError
 from evalguard.harness.tasks import load_tasks
 from evalguard.models.arguments import check_shows_likelihoods
 from evalguard.models.lm_scorer import LMScorer
+from evalguard.models.loading import check_unloaded
 from evalguard.models.tokenizers import clear_shared_texts
 from evalguard.page.progress import ProgressLine
 from evalguard.run_token import current_run, keeps_for_itself
@@ -85,6 +86,8 @@ class RunContext:
     _opened: list[Scorer] = field(default_factory=list)
     _descriptions: list[ModelDescription] = field(default_factory=list)
     _asked: dict[RequestPlace, AskedPrompt] = field(default_factory=dict)
+    _clients: dict[str, Scorer] = field(default_factory=dict)
+    _unchecked: list[ModelSource] = field(default_factory=list)
     _answers: dict[Path, AnswerFile] = field(default_factory=dict)
 
     def expect_prompts_of(self, rows: Mapping[str, Rows]) -> None:
@@ -120,6 +123,29 @@ class RunContext:
         """Load several models, so that all are there at the same time."""
         with ExitStack() as stack:
             yield tuple(stack.enter_context(self.open_model(source)) for source in sources)
+
+    def open_clients(self, sources: Sequence[ModelSource]) -> None:
+        """Refuse a server that cannot do what is needed before a model ahead of it is scored.
+
+        The client stays open until its turn: what was probed is not asked again.
+
+        Raises:
+            UsageError, EvaluationError: as opening the model does.
+        """
+        computes = False  # a model before this one takes long
+        for source in sources:
+            if not (asks_server(source.variant) and source.variant.serve is None):
+                computes = True
+            elif computes:
+                client = self._open(source, source.policy or self.choices.policy)
+                self._clients[source.name] = client
+                self._probe(LoadedModel(source.name, client))
+
+    def close_clients(self) -> None:
+        """Close the clients whose turn did not come."""
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
 
     def _note_unloaded(self, source: ModelSource, scorer: Scorer) -> None:
         if isinstance(scorer, LazyScorer) and scorer.from_cache and not scorer.is_loaded:
@@ -236,6 +262,10 @@ class RunContext:
         return self._open(source, source.policy or self.choices.policy)
 
     def _open(self, source: ModelSource, policy: ScoringPolicy) -> Scorer:
+        client = self._clients.pop(source.name, None)
+        if client is not None:
+            return client
+        self._check_unloaded()
         self.evaluator.progress.note(f"loading {source.name}")
         loading = self.evaluator.meter.phase("loading", (source.name,))
         with interruptible(f"loading {source.name}"), with_location(source), loading:
@@ -337,6 +367,8 @@ class RunContext:
     def check_asked(self, sources: Sequence[ModelSource]) -> None:
         """Refuse a task that a model's type cannot answer, before another model is scored on it.
 
+        What loading any of them would refuse is looked for once the first one has to be loaded.
+
         Raises:
             UsageError: naming the task and the type.
         """
@@ -346,6 +378,26 @@ class RunContext:
                 model = arguments.get("model") or arguments.get("pretrained") or ""
                 with with_location(source):
                     check_shows_likelihoods(source.variant.model, str(model), task)
+        self._unchecked[:] = sources
+
+    def _check_unloaded(self) -> None:
+        """Refuse all that loading these models would refuse without reading their weights."""
+        while self._unchecked:
+            source = self._unchecked.pop(0)
+            variant = source.variant
+            # What a recipe builds is not there yet; another environment has other libraries.
+            if not shares_prefixes(variant) or variant.build is not None:
+                continue
+            with with_location(source):
+                plan = plan_conversion(variant)
+                check_unloaded(
+                    plan.model_args,
+                    plan.config_overrides,
+                    source.policy or self.choices.policy,
+                    trust_remote_code=variant.trust_remote_code,
+                    allow_pickle=variant.allow_pickle,
+                    elsewhere=bool(self.options.execution),
+                )
 
     def say_what_is_scored_anew(self, sources: Sequence[ModelSource]) -> None:
         """Say once which models are scored by every run, and what would keep their scores."""
@@ -468,6 +520,7 @@ def open_run_context(
             shown_tokens=shown_tokens,
             actors=actors,
         )
+        stack.callback(context.close_clients)
         try:
             yield context
         except BaseException:

@@ -123,6 +123,7 @@ class ScoringPlan:
                 for model in models:
                     self._evaluator.begin(self._evaluator.scoring_of(model))
                 return [self._scores(model) for model in models]
+        self.context.open_clients(sources)
         return [self._alone(source) for source in sources]
 
     def evaluate_again(self, source: ModelSource) -> AskedAgain:

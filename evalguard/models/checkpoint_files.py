@@ -21,6 +21,8 @@ _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _TORCH_WEIGHTS = re.compile(r"(pytorch_|adapter_)?model[\w.-]*\.bin")
 # which model type reads a file, the surer ones first
 _TYPES_OF_FILES = {".gguf": "llama_cpp", ".xml": "openvino", ".onnx": "onnx", ".pth": "rwkv"}
+# what lies beside weights, and is none
+_BESIDE_WEIGHTS = (".json", ".txt", ".md", ".jinja", ".py", ".model", ".yaml")
 # what trainers leave beside the weights; transformers never loads these
 _TRAINER_FILES = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
 
@@ -99,6 +101,34 @@ def check_model_folder(
         raise pickle_error(str(pickled[0]))
     for path in tensors:
         _check_safetensors(path)
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse a model folder that holds no weights, or not all that its index names.
+
+    Raises:
+        EvaluationError: naming the first file that is missing.
+    """
+    names = (*_SAFETENSORS_NAMES, *_PICKLED_NAMES)
+    first = next((name for name in names if (folder / name).is_file()), "")
+    for file in _indexed_files(folder / first) if first.endswith(".index.json") else ():
+        if not (folder / file).is_file():
+            raise EvaluationError(
+                f"{first} of {folder} names {file}, which is not there",
+                hint="copy or download this file again",
+            )
+    if not any(one.suffix not in _BESIDE_WEIGHTS for one in folder.rglob("*") if one.is_file()):
+        raise EvaluationError(
+            f"{folder} holds no weights", hint=f"looked for {', '.join(_SAFETENSORS_NAMES)}"
+        )
+
+
+def _indexed_files(index: Path) -> list[str]:
+    try:
+        told = json.loads(read_regular_text(index))
+        return sorted({str(file) for file in told["weight_map"].values()})
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return []  # loading says what is wrong with it
 
 
 def _hint_of_type(path: Path) -> str:

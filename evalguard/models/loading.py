@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.core.scorer import DEFAULT_BATCH_SIZE, ScoringPolicy
 from evalguard.errors import EvalguardError, SettingError, UsageError
+from evalguard.gguf_table import check_gguf_header
 from evalguard.models.argument_checks import check_model_type, find_loader, refuse_unknown_arguments
 from evalguard.models.arguments import (
     HF_TYPES,
@@ -22,10 +23,23 @@ from evalguard.models.arguments import (
     check_types,
     constructor_parameters,
 )
-from evalguard.models.checkpoint_files import check_model_folder, find_local_folder, pickle_error
+from evalguard.models.checkpoint_files import (
+    check_model_folder,
+    check_weights,
+    find_gguf_file,
+    find_local_folder,
+    pickle_error,
+)
 from evalguard.models.failures import MisfitError, explain_load_failures
+from evalguard.models.language_classes import refuse_other_class
+from evalguard.models.quantised_folders import OTHER_WEIGHTS
 from evalguard.models.served.shown_logprobs import ask_for_top_tokens, take_top_argument
-from evalguard.models.unloaded_models import build_empty_model, read_effective_config
+from evalguard.models.unloaded_models import (
+    build_empty_model,
+    load_tokenizer,
+    make_empty_model,
+    read_effective_config,
+)
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
@@ -51,6 +65,13 @@ _ENGINES = {
     "trtllm": ("tensorrt_llm", "tensorrt_llm"),
     "vllm-vlm": ("vllm", "vllm"),
     "watsonx_llm": ("ibm_watsonx_ai", "ibm_watsonx_ai python-dotenv"),
+}
+
+# Arguments of lm-eval's Hugging Face model that need a package: its module, what installs it.
+_NEEDED = {
+    "autogptq": ("auto_gptq", "auto-gptq"),
+    "gptqmodel": ("gptqmodel", "gptqmodel --no-build-isolation"),
+    "peft": ("peft", "peft"),
 }
 
 
@@ -100,18 +121,11 @@ def _load_hf(
     from evalguard.models.hf.model import GuardedHFLM
     from evalguard.models.process_state import silence_libraries
 
-    if "pretrained" not in arguments:
-        raise UsageError("model_args name no 'pretrained' model", hint="a folder or a hub id")
-    check_folders(arguments, allow_pickle)
-    check_dtypes(arguments)
-    check_types(arguments)
-    if not trust_remote_code:  # which may bring one of its own
-        check_attention(arguments.get("attn_implementation"))
-    check_placement(arguments)
+    _check_hf_arguments(arguments, trust_remote_code, allow_pickle)
     arguments.setdefault("device", default_device(policy))
     # of generation, and of everything that lm-eval's own path scores
     arguments["batch_size"] = policy.batch_size or DEFAULT_BATCH_SIZE
-    one_device = not (arguments.get("parallelize") or arguments.get("tp_plan"))
+    one_device = _is_on_one_device(arguments)
     if one_device:
         check_device(arguments["device"])
     try:
@@ -126,6 +140,69 @@ def _load_hf(
     if one_device:
         check_loaded_device(arguments["device"], lm.device)
     return lm
+
+
+def _check_hf_arguments(
+    arguments: Mapping[str, Any], trust_remote_code: bool, allow_pickle: bool
+) -> None:
+    if "pretrained" not in arguments:
+        raise UsageError("model_args name no 'pretrained' model", hint="a folder or a hub id")
+    for name, (module, package) in _NEEDED.items():
+        if arguments.get(name) and importlib.util.find_spec(module) is None:
+            raise UsageError(
+                f"model_args.{name} needs {module}, which is not installed here",
+                hint=f"pip install {package}",
+                target=f"model_args.{name}",
+            )
+    check_folders(arguments, allow_pickle)
+    check_dtypes(arguments)
+    check_types(arguments)
+    if not trust_remote_code:  # which may bring one of its own
+        check_attention(arguments.get("attn_implementation"))
+    check_placement(arguments)
+
+
+def _is_on_one_device(arguments: Mapping[str, Any]) -> bool:
+    return not (arguments.get("parallelize") or arguments.get("tp_plan"))
+
+
+def check_unloaded(
+    model_args: Mapping[str, Value],
+    config_overrides: Mapping[str, Value],
+    policy: ScoringPolicy,
+    *,
+    trust_remote_code: bool,
+    allow_pickle: bool,
+    elsewhere: bool,
+) -> None:
+    """Refuse what loading a Hugging Face model would, as far as that needs none of its weights.
+
+    Args:
+        elsewhere: it runs on another machine, which has other devices.
+
+    Raises:
+        EvalguardError: as ``load_lm``: arguments, folders and device, a config that cannot be
+            read, an architecture that transformers does not know, code that may not run, an
+            attention whose package is missing, no tokenizer.
+    """
+    arguments = check_arguments("hf", model_args, trust_remote_code=trust_remote_code)
+    with explain_load_failures("hf", model_args, config_overrides):
+        _check_hf_arguments(arguments, trust_remote_code, allow_pickle)
+        device = arguments.get("device") or policy.device
+        if device and not elsewhere and _is_on_one_device(arguments):
+            check_device(device)
+        if arguments.get("gguf_file"):  # whose config and tokenizer take as long as loading it
+            file = find_gguf_file(arguments)
+            if file is not None:
+                check_gguf_header(file)
+            return
+        if trust_remote_code:
+            return  # code of others runs in a process of its own
+        config = read_effective_config(arguments, config_overrides)
+        refuse_other_class(str(arguments["pretrained"]), config)
+        if arguments.get("attn_implementation") not in (None, "eager", "sdpa"):
+            make_empty_model(config, arguments, trust_remote_code=False)
+        load_tokenizer(arguments, trust_remote_code=False)
 
 
 def _refuse_unbuildable(
@@ -245,6 +322,8 @@ def check_folders(arguments: Mapping[str, Any], allow_pickle: bool) -> None:
         subfolder = folder / str(arguments.get("subfolder") or "")
         needed = () if arguments.get("gguf_file") else ("config.json",)
         check_model_folder(subfolder, allow_pickle=allow_pickle, needed=needed)
+        if not any(arguments.get(one) for one in (*OTHER_WEIGHTS, "variant")):
+            check_weights(subfolder)
     for name, needed in (("delta", ("config.json",)), ("peft", ("adapter_config.json",))):
         if arguments.get(name):
             inner = find_local_folder(str(arguments[name]))

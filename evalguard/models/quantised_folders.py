@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,10 @@ def check_quantisation(name: str, config: Path, given: Mapping[str, Any]) -> Non
         UsageError: with the reason, and what reads them.
     """
     stored = read_stored_quantisation(config)
-    if stored is None or any(given.get(name) for name in OTHER_WEIGHTS):
+    if any(given.get(name) for name in OTHER_WEIGHTS):
+        return
+    if stored is None:
+        _check_asked(name, given.get("quantization_config"))
         return
     reason = _missing_here(stored, given.get("quantization_config"))
     if reason is not None:
@@ -106,6 +109,25 @@ def check_quantisation(name: str, config: Path, given: Mapping[str, Any]) -> Non
             f"{name} holds {_called(stored.method)} weights, which cannot be read here: "
             f"{' '.join(str(reason).split())}",
             hint=_help(name, stored.method, installable=isinstance(reason, ImportError)),
+        )
+
+
+def _check_asked(name: str, asked: Any) -> None:
+    """Refuse a quantisation of plain weights whose package is missing, before they are read."""
+    from evalguard.models.runtimes.hf import read_quantisation
+
+    if asked is None:
+        return
+    reason = _missing_for(lambda: read_quantisation(asked), pre_quantized=False)
+    if isinstance(reason, UsageError):
+        raise reason
+    if isinstance(reason, ImportError):
+        packages = [_at_version(one) for one in _PACKAGES.get(str(asked["quant_method"]), ())]
+        needed = ("torch", "transformers", "accelerate")
+        raise UsageError(
+            f"{name} cannot be quantised here: {' '.join(str(reason).split())}",
+            hint=describe_installation(packages, beside=needed) if packages else "",
+            target="model_args.quantization_config",
         )
 
 
@@ -117,7 +139,6 @@ def _missing_here(stored: StoredQuantisation, given: Any) -> Exception | None:
     """What transformers says it lacks; None where it can read the weights."""
     import transformers
     from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING, AutoHfQuantizer
-    from transformers.utils import logging
 
     from evalguard.models.runtimes.hf import read_quantisation
 
@@ -125,11 +146,21 @@ def _missing_here(stored: StoredQuantisation, given: Any) -> Exception | None:
     if stored.method not in known:
         return ValueError(f"transformers {transformers.__version__} does not know the method")
     told = None if given is None else read_quantisation(given)
+    return _missing_for(
+        lambda: AutoHfQuantizer.merge_quantization_configs(dict(stored.settings), told),
+        pre_quantized=True,
+    )
+
+
+def _missing_for(make: Callable[[], Any], *, pre_quantized: bool) -> Exception | None:
+    """What transformers says it lacks for the configuration of a quantisation; None: nothing."""
+    from transformers.quantizers.auto import AutoHfQuantizer
+    from transformers.utils import logging
+
     level = logging.get_verbosity()
     logging.set_verbosity_error()  # what it warns of is a caveat of the loaded model
     try:
-        config = AutoHfQuantizer.merge_quantization_configs(dict(stored.settings), told)
-        quantizer = AutoHfQuantizer.from_config(config, pre_quantized=True)
+        quantizer = AutoHfQuantizer.from_config(make(), pre_quantized=pre_quantized)
         quantizer.validate_environment(device_map=None, weights_only=True)
     except Exception as error:  # noqa: BLE001 - of whatever class its author chose
         return error

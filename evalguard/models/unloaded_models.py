@@ -219,20 +219,27 @@ def build_empty_model(
     Raises:
         EvaluationError: the architecture cannot be made without its weights.
     """
-    import torch
-
-    asked = {n: v for n, v in model_args.items() if n == "attn_implementation" and v is not None}
     try:
-        with torch.device("meta"), silence_libraries():
-            made: PreTrainedModel = _auto_class(config, model_args).from_config(
-                copy.deepcopy(config), trust_remote_code=trust_remote_code, **asked
-            )
-            return made
+        return make_empty_model(config, model_args, trust_remote_code=trust_remote_code)
     except Exception as error:
         raise EvaluationError(
             f"the modules of {model_args['pretrained']} cannot be listed without its weights: "
             f"{' '.join(str(error).split())}",
         ) from error
+
+
+def make_empty_model(
+    config: PretrainedConfig, model_args: Mapping[str, Value], *, trust_remote_code: bool
+) -> PreTrainedModel:
+    """As ``build_empty_model``, with what transformers raises as it is."""
+    import torch
+
+    asked = {n: v for n, v in model_args.items() if n == "attn_implementation" and v is not None}
+    with torch.device("meta"), silence_libraries():
+        made: PreTrainedModel = _auto_class(config, model_args).from_config(
+            copy.deepcopy(config), trust_remote_code=trust_remote_code, **asked
+        )
+    return made
 
 
 def _auto_class(config: PretrainedConfig, model_args: Mapping[str, Value]) -> Any:

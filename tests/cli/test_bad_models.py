@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +80,104 @@ def test_debug_adds_the_traceback_and_nothing_else_does(run: Any, world: SmallWo
     assert "Traceback" in ran.err
     assert "error: --cand: no model 'shrap'" in ran.err
     assert ran.code == 2
+
+
+def edited(world: SmallWorld, folder: Path, edit: Any) -> Path:
+    """A copy of the small world's model that a function has changed."""
+    made = shutil.copytree(world.models["llama"], folder / "edited")
+    edit(made)
+    return made
+
+
+def without_tokenizer(folder: Path) -> None:
+    for file in folder.glob("*token*"):
+        file.unlink()
+
+
+def without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def without_shard(folder: Path) -> None:
+    without_weights(folder)
+    index = {"weight_map": {"lm_head.weight": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def of_unknown_architecture(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "unheard"}))
+
+
+def with_own_code(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    own = {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+    (folder / "config.json").write_text(json.dumps({**config, **own}))
+
+
+def with_cut_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def with_damaged_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("edit", "code", "said"),
+    [
+        (without_tokenizer, 3, "has no tokenizer that can be read"),
+        (with_damaged_tokenizer, 3, "JSONDecodeError"),
+        (without_weights, 3, "holds no weights"),
+        (without_shard, 3, "names model-00002-of-00002.safetensors, which is not there"),
+        (of_unknown_architecture, 3, "this transformers does not know the architecture"),
+        (with_own_code, 3, "brings its own Python code, which is not allowed to run"),
+        (with_cut_config, 3, "is not a valid JSON file"),
+    ],
+)
+def test_a_folder_that_cannot_be_loaded_is_refused_before_the_other_model_is(
+    refused_pair: Any, world: SmallWorld, tmp_path: Path, unloaded: None, edit: Any, code: int,
+    said: str,
+) -> None:  # fmt: skip
+    model = edited(world, tmp_path, edit)
+    for pair in (("orig", model), (model, "orig")):
+        ran = refused_pair(code, *pair, "--no-cache")
+        assert said in ran.err
+        assert "loading orig" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("dtype=flot32", 2, "'flot32' is not a dtype; did you mean 'float32'?"),
+        ("device=cudda", 2, "'cudda' is not a device"),
+        ("device=cuda:77", 2, "device 'cuda:77' is not to be had"),
+        ("dtpe=float32", 2, "takes no argument 'dtpe'; did you mean 'dtype'?"),
+        ("low_cpu_mem_usage=banana", 2, "'banana' is not true or false"),
+        ("attn_implementation=flsh", 2, "attn_implementation: 'flsh' is not known"),
+        ("num_hidden_layers=many", 2, "config.num_hidden_layers cannot be 'many'"),
+        ("tokenizer=/no/where", 3, "there is no model folder /no/where"),
+        ("tokenizer=no-body/where", 3, "no such tokenizer in the local Hugging Face cache"),
+        ("gguf_file=none.gguf", 3, "has no file none.gguf"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_refused_before_the_other_model_is_loaded(
+    refused: Any, world: SmallWorld, unloaded: None, arguments: str, code: int, said: str
+) -> None:
+    llama, words = world.models["llama"], ("--tasks", "sw_word", "--include-path", world.tasks)
+    for side, role in (("cand", "candidate"), ("base", "base")):
+        sides = ("--base", llama, "--cand", llama, f"--{side}-model-args", arguments)
+        ran = refused(code, "compare", *sides, *words, "--no-cache")
+        assert said in ran.err, role
+        assert "loading llama" not in ran.err
+
+
+def test_a_gguf_file_that_is_none_is_refused_before_the_base_is_loaded(
+    refused: Any, world: SmallWorld, tmp_path: Path, unloaded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evalguard.models.runtimes.types.RuntimeType.missing", ())
+    (tmp_path / "no.gguf").write_bytes(b"<html>not found</html>")
+    sides = ("--base", world.models["llama"], "--cand", tmp_path / "no.gguf")
+    ran = refused(3, "compare", *sides, "--tasks", "sw_word", "--include-path", world.tasks)
+    assert f"{tmp_path / 'no.gguf'} is no GGUF file" in ran.err
+    assert "loading" not in ran.err

@@ -469,3 +469,58 @@ def test_a_client_that_only_writes_texts_is_refused_before_the_base_is_loaded(
             "--cand-model-args", address, "--no-cache", *words,
         )  # fmt: skip
     assert "task 'sw_word' needs log-probabilities of prompts" in ran.err
+
+
+def page_of(body: str, status: int = 200) -> type[BaseHTTPRequestHandler]:
+    """A server that answers everything with one page."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Page
+
+
+@pytest.mark.parametrize(
+    ("page", "named", "code", "said"),
+    [
+        (page_of('{"data": []}'), False, 2, "/v1/models lists none"),
+        (page_of('{"data": [{"id": "a"}, {"id": "b"}]}'), False, 2, "lists 2: a, b"),
+        (page_of("<html></html>"), False, 2, "is no list of models (HTTP 200)"),
+        (page_of("gone", 404), False, 2, "is no list of models (HTTP 404)"),
+        (page_of("{}", 401), False, 2, "is no list of models (HTTP 401)"),
+        (page_of("<html></html>"), True, 3, "the server's answer is not JSON"),
+        (page_of("gone", 404), True, 3, "the server answers with HTTP 404"),
+    ],
+)
+def test_an_address_without_a_model_is_refused_before_the_base_is_loaded(
+    page: type[BaseHTTPRequestHandler],
+    named: bool,
+    code: int,
+    said: str,
+    world: SmallWorld,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), page)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/v1"
+    try:
+        words = ["compare", "--base", world.models["llama"], "--cand", url, "--tasks", "sw_word"]
+        words += ["--include-path", world.tasks, "--output-path", world.folder / "reports"]
+        done = run_here([*words, *(["--cand-model-args", "model=m"] if named else [])], capfd)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert done.code == code, done.err
+    assert said in done.err
+    assert "loading llama" not in done.err

@@ -263,15 +263,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
         UsageError: no such file, or an argument that does not exist.
         EvaluationError: the graph does not load, or does not turn token ids into logits.
     """
-    folder = arguments.path()
-    named_file = arguments.take("file")
-    if not folder.is_dir():
-        if named_file is not None:
-            raise UsageError(
-                f"model_args.file: {folder} is the graph already", target="model_args.file"
-            )
-        folder, named_file = folder.parent, folder.name
-    graph = _find_graph(folder, named_file, _SUFFIXES[arguments.model_type])
+    folder, graph = find_graph(arguments)
     threads = arguments.take_whole("threads", arguments.threads, least=0)
     named = Path(str(arguments.take("tokenizer", str(folder))))
     tokenizer = open_tokenizer(named, trust_remote_code=arguments.code_allowed)
@@ -296,7 +288,23 @@ def load(arguments: RuntimeArguments) -> Runtime:
     return _OpenVINORuntime(graph, texts, target, precision, threads)
 
 
-def _find_graph(folder: Path, named: str | None, suffixes: Sequence[str]) -> Path:
+def find_graph(arguments: RuntimeArguments) -> tuple[Path, Path]:
+    """Return the folder of a model, and its graph.
+
+    Raises:
+        UsageError: there is none, or which of several is not said.
+    """
+    folder, named = arguments.path(), arguments.take("file")
+    if not folder.is_dir():
+        if named is not None:
+            raise UsageError(
+                f"model_args.file: {folder} is the graph already", target="model_args.file"
+            )
+        folder, named = folder.parent, folder.name
+    return folder, _choose_graph(folder, named, _SUFFIXES[arguments.model_type])
+
+
+def _choose_graph(folder: Path, named: str | None, suffixes: Sequence[str]) -> Path:
     known = sorted(
         one for one in folder.rglob("*") if one.suffix in suffixes and one.stat().st_size
     )

@@ -75,9 +75,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
         EvaluationError: the library is missing or of a layout that is not known, or the file is
             damaged.
     """
-    path = arguments.path()
-    if path.is_dir():
-        path = _only_file(path)
+    path = find_model_file(arguments)
     options = {
         "n_ctx": arguments.take_whole("n_ctx"),
         "n_batch": arguments.take_whole("n_batch"),
@@ -96,11 +94,19 @@ def load(arguments: RuntimeArguments) -> Runtime:
     return LlamaCpp(_Library(), path, options, texts)
 
 
-def _only_file(folder: Path) -> Path:
-    files = sorted(folder.glob("*.gguf"))
+def find_model_file(arguments: RuntimeArguments) -> Path:
+    """Return the GGUF file that is to be loaded.
+
+    Raises:
+        UsageError: there is none, or a folder holds several.
+    """
+    path = arguments.path()
+    if not path.is_dir():
+        return path
+    files = sorted(path.glob("*.gguf"))
     if len(files) != 1:
         raise UsageError(
-            f"{folder} has {len(files)} GGUF files",
+            f"{path} has {len(files)} GGUF files",
             hint="name one of them in model_args.pretrained",
         )
     return files[0]

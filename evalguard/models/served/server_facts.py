@@ -180,7 +180,7 @@ def settle_model_name(lm: Any) -> None:
     Only servers in OpenAI's form are asked by such a name.
 
     Raises:
-        UsageError: the server lists several, or none.
+        UsageError: the server lists several, or none, or has no such list.
         Exception: it does not answer.
     """
     url = str(lm.base_url or "")
@@ -195,6 +195,16 @@ def settle_model_name(lm: Any) -> None:
     except (ValueError, RecursionError):
         found = None
     names = [str(one["id"]) for one in _entries(found) if one.get("id")]
+    if not isinstance(found, dict) or not isinstance(found.get("data"), list):
+        raise UsageError(
+            f"no model is named, and {redacted_text(page)} is no list of models (HTTP "
+            f"{answer.status})",
+            hint="set OPENAI_API_KEY in the environment, or header: in model_args"
+            if answer.status in (401, 403)
+            else "base_url must lead to an OpenAI-compatible server (http://HOST:PORT/v1); of one "
+            "that lists no models name it: --base-model-args model=NAME, --cand-model-args "
+            "model=NAME",
+        )
     if len(names) != 1:
         listed = f"lists {len(names)}: {', '.join(names[:8])}" if names else "lists none"
         raise UsageError(
