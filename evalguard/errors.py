@@ -55,6 +55,10 @@ class UsageError(EvalguardError):
     exit_code = EXIT_USAGE
 
 
+class LaterVersionError(UsageError):
+    """A file was written by a later version, whose form is not known here."""
+
+
 class GuardFileError(UsageError):
     """A guard file cannot be read: ``what``, and ``where``, which is ``FILE:LINE`` or ``FILE``.
 

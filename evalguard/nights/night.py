@@ -338,7 +338,8 @@ def nightly(
             found = night.run(pairs)
         runner.close()  # before the rest of the night needs its memory
         report = _report(night, found, guards=guards, history=history)
-        report = replace(report, notes=tuple(filter(None, (note, *_night_notes(night, resumed)))))
+        notes = (note, *_night_notes(night, resumed), *report.notes)
+        report = replace(report, notes=tuple(filter(None, notes)))
         result = write_night(replace(report, command=redacted_text(options.command)), options, cwd)
         return replace(result, tracked=track_night(report, pairs, options))
 
@@ -399,7 +400,10 @@ def _pair_options(options: CompareOptions, journal: NightJournal) -> CompareOpti
 def _report(
     night: RunningNight, pairs: tuple[PairNight, ...], *, guards: GuardSet, history: Path | None
 ) -> NightReport:
-    before = read_last_night(night.folder.parent, guards.where, before=night.folder)
+    notes: list[str] = []
+    before = read_last_night(
+        night.folder.parent, guards.where, before=night.folder, note=notes.append
+    )
     previous, earlier = before or ("", ())
     with interruptible("asking the history"):
         changes = find_changes_tonight(pairs, earlier, history)
@@ -411,6 +415,7 @@ def _report(
         folder=str(night.folder),
         history="" if history is None else str(history),
         previous=previous,
+        notes=tuple(notes),
         resumed=sum("resumed" in record for record in night.journal.records),
         pairs=pairs,
         changes=changes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -21,7 +21,7 @@ from evalguard.regular_file import read_regular_text
 from evalguard.report.record_documents import read_record, replace_non_finite, write_record
 from evalguard.store.atomic_files import disk_error, make_folder
 from evalguard.store.leases import FileLock
-from evalguard.store.run_folder import NIGHT_RESULT
+from evalguard.store.run_folder import LATER_HINT, NIGHT_RESULT, is_later
 from evalguard.store.sealed_files import decode_line, encode_line
 
 
@@ -202,14 +202,23 @@ def latest_night_name(root: Path) -> str:
 
 
 def read_last_night(
-    root: Path, guard: str, *, before: Path
+    root: Path, guard: str, *, before: Path, note: Callable[[str], None]
 ) -> tuple[str, tuple[PairNight, ...]] | None:
-    """When the night before was, and what its pairs came to; None for the first one."""
+    """When the night before was, and what its pairs came to; None for the first one.
+
+    Args:
+        note: takes which nights are left out, and why.
+    """
     for folder in reversed(list(_night_folders(root))):
         if folder.name >= before.name:
             continue
         document = _read_result(folder / NIGHT_RESULT)
-        if document is not None and document.get("guard") == guard:
+        if is_later(document.get("schema"), (SCHEMA,)):
+            note(
+                f"{folder / NIGHT_RESULT} is left out, and this night compared with one before it: "
+                f"{LATER_HINT}"
+            )
+        elif document.get("schema") == SCHEMA and document.get("guard") == guard:
             try:
                 return str(document["created"]), tuple(map(read_pair, document["pairs"]))
             except (StoreError, TypeError, KeyError):
@@ -248,10 +257,10 @@ def _night_folders(root: Path) -> Iterator[Path]:
             yield folder
 
 
-def _read_result(path: Path) -> dict[str, Any] | None:
+def _read_result(path: Path) -> dict[str, Any]:
+    """What a night has written; {} where it is not finished, or the file is none."""
     try:
         document = json.loads(read_regular_text(path))
     except (OSError, ValueError, RecursionError):
-        return None
-    known = isinstance(document, dict) and document.get("schema") == SCHEMA
-    return document if known else None
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NoReturn
 from numpy.typing import NDArray
 
 from evalguard.core.checksum import checksum_fault
-from evalguard.errors import StoreError, UsageError
+from evalguard.errors import LaterVersionError, StoreError, UsageError
 from evalguard.regular_file import open_regular
 from evalguard.store.atomic_files import (
     disk_error,
@@ -35,7 +35,7 @@ NIGHT_RESULT = "night.json"  # of a night's folder, below which its pairs' run f
 _RESULT_HINT = (
     "give the run folder of an `evalguard compare`, such as reports/<time>-<base>-vs-<cand>"
 )
-_LATER_HINT = "it was written by a later evalguard: update evalguard"
+LATER_HINT = "it was written by a later evalguard: update evalguard"
 # Far above what evalguard writes: a thousand tasks have some megabytes.
 MOST_BYTES = 256 * 2**20
 
@@ -80,15 +80,15 @@ def read_document(
     found = content.get("schema") if isinstance(content, dict) else None
     if found not in schemas:
         named = " or ".join(schemas)
-        raise UsageError(
-            f"{file} is not an {named} document (schema: {found!r})",
-            hint=_LATER_HINT if _is_later(found, schemas) else hint,
-        )
+        text = f"{file} is not an {named} document (schema: {found!r})"
+        if is_later(found, schemas):
+            raise LaterVersionError(text, hint=LATER_HINT)
+        raise UsageError(text, hint=hint)
     _check_unchanged(file, content)
     return dict(content)
 
 
-def _is_later(found: object, schemas: tuple[str, ...]) -> bool:
+def is_later(found: object, schemas: tuple[str, ...]) -> bool:
     """Whether it is one of these contracts, with a higher number."""
     name, _, number = str(found).rpartition("/")
     known = [int(one.rpartition("/")[2]) for one in schemas if one.rpartition("/")[0] == name]

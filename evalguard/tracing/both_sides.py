@@ -137,6 +137,7 @@ def complete_request(
     """
     guards, notes = found
     own = reports = last = None
+    left_out: list[str] = []
     if not choice.own and not choice.ids and not options.tasks and isinstance(candidate, Path):
         recorded = list_recorded_inputs(candidate)
         choice = dataclasses.replace(choice, inputs=recorded, limit=len(recorded) or choice.limit)
@@ -145,7 +146,12 @@ def complete_request(
         own = MovedDocuments(sequences=sequences, chosen="documents of your own")
     elif isinstance(candidate, ModelSource):
         reports = options.output_path or DEFAULT_OUTPUT
-        last = next(find_comparisons(reports, base.name, candidate.name, options.tasks), None)
+        last = next(
+            find_comparisons(
+                reports, base.name, candidate.name, options.tasks, note=left_out.append
+            ),
+            None,
+        )
     tasks = options.tasks or (() if last is None else last.tasks) or ((_NO_TASK,) if own else ())
     sides = [one for one in (base, candidate) if isinstance(one, ModelSource)]
     if not tasks and not _tasks_of_guards(sides):
@@ -166,7 +172,7 @@ def complete_request(
         choice=choice,
         own=own,
         reports=reports,
-        notes=(*notes, *choices.notes),
+        notes=(*notes, *choices.notes, *left_out),
     )
 
 
@@ -223,7 +229,8 @@ def choose_documents(
 def _find_named(request: TraceRequest, tasks: Sequence[str]) -> Iterator[StoredRun]:
     if request.reports is None or not isinstance(request.candidate, ModelSource):
         return iter(())
-    return find_comparisons(request.reports, request.base.name, request.candidate.name, tasks)
+    base, candidate = request.base.name, request.candidate.name
+    return find_comparisons(request.reports, base, candidate, tasks, note=lambda _: None)
 
 
 def _is_of(run: StoredRun, base: TracedSide | None, candidate: TracedSide) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -18,12 +18,19 @@ from evalguard.core.findings import quote_ids
 from evalguard.core.scorer import Request, RequestKind
 from evalguard.core.trace_points import ModelInputs
 from evalguard.engine.loading.foreign_code import note_task_code
-from evalguard.errors import EvalguardError, MisalignedRunsError, StoreError, UsageError
+from evalguard.errors import (
+    EvalguardError,
+    LaterVersionError,
+    MisalignedRunsError,
+    StoreError,
+    UsageError,
+)
 from evalguard.harness.requests import RenderChat, TaskRequests
 from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import load_tasks
 from evalguard.regular_file import check_regular, open_regular, read_regular_text
 from evalguard.report.metric_labels import decisive_comparison
+from evalguard.store.run_folder import LATER_HINT
 from evalguard.tensor_files.activation_dumps import INPUTS_FILE, list_sequences
 from evalguard.tracing.trace_report import TracedDocument
 from evalguard.tracing.traced_sides import TracedSide
@@ -261,7 +268,12 @@ class MovedDocuments:
 
 
 def find_comparisons(
-    root: Path, base: str, candidate: str, tasks: Sequence[str] = ()
+    root: Path,
+    base: str,
+    candidate: str,
+    tasks: Sequence[str] = (),
+    *,
+    note: Callable[[str], None],
 ) -> Iterator[StoredRun]:
     """Yield comparisons of two names that lie below a folder with their documents, newest first.
 
@@ -269,6 +281,7 @@ def find_comparisons(
 
     Args:
         tasks: of which it must have one; () for any.
+        note: takes which comparisons are left out, and why.
     """
     try:
         folders = sorted((one for one in root.iterdir() if one.is_dir()), reverse=True)
@@ -279,6 +292,9 @@ def find_comparisons(
             continue
         try:
             run = read_stored_run(folder)
+        except LaterVersionError:
+            note(f"{folder / 'result.json'} is left out: {LATER_HINT}")
+            continue
         except EvalguardError:
             continue  # damaged, or of another kind: an older one will do
         names = (run.report.base.name, run.report.candidate.name)

@@ -90,15 +90,28 @@ def test_the_newest_whole_comparison_of_the_two_models_is_found(compared: Path) 
     damaged.mkdir()
     (damaged / "result.json").write_text("{")
     (root / "29991231T000001Z-a-trace").mkdir()
-    (found,) = find_comparisons(root, base, candidate)
+    (found,) = find_comparisons(root, base, candidate, note=print)
     assert found.folder == compared
-    assert not list(find_comparisons(root, base, candidate, ["sw_text"]))
-    assert not list(find_comparisons(root, candidate, base))
-    assert not list(find_comparisons(root / "nowhere", base, candidate))
+    assert not list(find_comparisons(root, base, candidate, ["sw_text"], note=print))
+    assert not list(find_comparisons(root, candidate, base, note=print))
+    assert not list(find_comparisons(root / "nowhere", base, candidate, note=print))
+
+
+def test_a_comparison_of_a_later_version_is_left_out_with_a_note(compared: Path) -> None:
+    later = compared.parent / "29991231T000002Z-later"
+    later.mkdir()
+    (later / "result.json").write_text('{"schema": "evalguard.compare/2"}')
+    notes: list[str] = []
+    (found,) = find_comparisons(compared.parent, *names(compared), note=notes.append)
+    assert found.folder == compared
+    assert notes == [
+        f"{later / 'result.json'} is left out: it was written by a later evalguard: update "
+        "evalguard"
+    ]
 
 
 def test_of_a_choice_the_option_that_moved_most_is_read(compared: Path) -> None:
-    run = next(find_comparisons(compared.parent, *names(compared)))
+    run = next(find_comparisons(compared.parent, *names(compared), note=print))
     moved = choose_moved(run, DocumentChoice(limit=4), ["sw_choice"])
     assert moved is not None
     documents = run.documents("sw_choice")
@@ -117,7 +130,7 @@ def test_of_a_choice_the_option_that_moved_most_is_read(compared: Path) -> None:
 
 
 def test_named_documents_stand_in_the_order_in_which_they_were_named(compared: Path) -> None:
-    run = next(find_comparisons(compared.parent, *names(compared)))
+    run = next(find_comparisons(compared.parent, *names(compared), note=print))
     moved = choose_moved(run, DocumentChoice(ids=(5, 2, 9)), ["sw_word"])
     assert moved is not None
     assert [one.request.doc_id for one in moved.sequences if one.request] == [5, 2, 9]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from small_disks import mounted_disk
 
 from evalguard.errors import StoreError
-from evalguard.nights.night_folders import NightJournal
+from evalguard.nights.night_folders import NightJournal, read_last_night
 
 HEAD = {"schema": "night", "guard": "a"}
 
@@ -124,3 +124,20 @@ def test_a_link_that_leads_nowhere_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         journal.begin({"schema": "night"})
     assert not (tmp_path / "made").exists()
+
+
+def test_a_night_of_a_later_version_is_left_out_with_a_note(tmp_path: Path) -> None:
+    for name, schema in (("20260101T020000Z", "1"), ("20260102T020000Z", "2")):
+        (tmp_path / name).mkdir()
+        night = {"schema": f"evalguard.nightly/{schema}", "guard": "evalguard.yaml"}
+        (tmp_path / name / "night.json").write_text(
+            json.dumps({**night, "created": name, "pairs": []})
+        )
+    notes: list[str] = []
+    before = tmp_path / "20260103T020000Z"
+    found = read_last_night(tmp_path, "evalguard.yaml", before=before, note=notes.append)
+    assert found == ("20260101T020000Z", ())
+    assert notes == [
+        f"{tmp_path / '20260102T020000Z' / 'night.json'} is left out, and this night compared with "
+        "one before it: it was written by a later evalguard: update evalguard"
+    ]

@@ -247,7 +247,7 @@ def test_a_night_s_journal_and_its_pairs_are_read(written: Path) -> None:
     (verdict,) = [record["pair"] for record in journal.records if "verdict" in record]
     pair = read_pair(verdict)
     assert (pair.base, pair.candidate, pair.state) == ("orig", "port", "regressed")
-    before = read_last_night(second.parent, "evalguard.yaml", before=second)
+    before = read_last_night(second.parent, "evalguard.yaml", before=second, note=print)
     assert before is not None
     assert [pair.state for pair in before[1]] == ["undecided"]
 
