@@ -26,6 +26,7 @@ from evalguard.harness.task_options import read_chat_file
 from evalguard.harness.tasks import find_task_faults, task_names
 from evalguard.models.argument_checks import check_argument, check_model_type
 from evalguard.models.arguments import HF_TYPES, read_device
+from evalguard.models.quantised_folders import check_quantisation
 from evalguard.models.runtimes.types import RUNTIME_TYPES
 from evalguard.page.safe_text import printable
 from evalguard.report.schemas import SCHEMAS
@@ -111,6 +112,27 @@ def find_model_problems(
                 note(f"{document.problem(loc, '').where}: {unchecked}")
         except UsageError as error:
             yield document.problem(loc, str(error), error.hint)
+    if not (built or _own_environment(model)):
+        _note_unread_weights(model, file, note)
+
+
+def _note_unread_weights(
+    model: Inherited, file: ValidatedFile, note: Callable[[str], None]
+) -> None:
+    """Say of packed weights that nothing in this environment reads what does.
+
+    That is no mistake of the guard file: it may be meant for another machine.
+    """
+    folder = _model_folder(model, file.document.folder)
+    if model.entry.model not in HF_TYPES or folder is None:
+        return
+    arguments = model.entry.model_args
+    named = {**arguments, "quantization_config": None}  # whose values are checked by themselves
+    try:
+        check_quantisation(str(arguments["pretrained"]), folder / "config.json", named)
+    except UsageError as error:
+        place = file.document.problem(model.place("model_args", "pretrained"), "").where
+        note(f"{place}: {error}; {error.hint}")
 
 
 def _arguments(model: Inherited) -> Iterator[tuple[Loc, str, Value]]:

@@ -44,10 +44,14 @@ OTHER_WEIGHTS = ("gguf_file", "autogptq", "gptqmodel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredQuantisation:
-    """How the weights of a folder are quantised; ``settings`` is what transformers is told."""
+    """How the weights of a folder are quantised; ``settings`` is what transformers is told.
+
+    ``form``: of several that a method writes, NVFP4 say; "" where it does not say.
+    """
 
     method: str
     settings: Mapping[str, Any]
+    form: str = ""
 
 
 def read_stored_quantisation(config: Path) -> StoredQuantisation | None:
@@ -61,7 +65,8 @@ def read_stored_quantisation(config: Path) -> StoredQuantisation | None:
     settings = told.get("quantization_config") or nested or {}
     method = settings.get("quant_method") if isinstance(settings, dict) else None
     if method:
-        return StoredQuantisation(method=str(method), settings=settings)
+        form = settings.get("quant_algo") or settings.get("format") or ""
+        return StoredQuantisation(method=str(method), settings=settings, form=str(form))
     if isinstance(settings, dict) and (
         settings.get("load_in_4bit") or settings.get("load_in_8bit")
     ):
@@ -70,8 +75,11 @@ def read_stored_quantisation(config: Path) -> StoredQuantisation | None:
     own = told.get("quantization")
     if isinstance(own, dict) and {"bits", "group_size"} <= own.keys():
         return StoredQuantisation(method=_MLX, settings=own)
-    if not settings and (config.parent / "hf_quant_config.json").is_file():
-        return StoredQuantisation(method="modelopt", settings={})
+    beside = config.parent / "hf_quant_config.json"
+    if not settings and beside.is_file():
+        written = _read_object(beside).get("quantization")
+        form = written.get("quant_algo") if isinstance(written, dict) else None
+        return StoredQuantisation(method="modelopt", settings={}, form=str(form or ""))
     return StoredQuantisation(method="", settings={}) if settings else None
 
 
@@ -106,7 +114,7 @@ def check_quantisation(name: str, config: Path, given: Mapping[str, Any]) -> Non
     reason = _missing_here(stored, given.get("quantization_config"))
     if reason is not None:
         raise UsageError(
-            f"{name} holds {_called(stored.method)} weights, which cannot be read here: "
+            f"{name} holds {_called(stored)} weights, which cannot be read here: "
             f"{' '.join(str(reason).split())}",
             hint=_help(name, stored.method, installable=isinstance(reason, ImportError)),
         )
@@ -131,8 +139,9 @@ def _check_asked(name: str, asked: Any) -> None:
         )
 
 
-def _called(method: str) -> str:
-    return f"{method} quantised" if method else "quantised"
+def _called(stored: StoredQuantisation) -> str:
+    form = f" ({stored.form})" if stored.form else ""
+    return f"{stored.method}{form} quantised" if stored.method else "quantised"
 
 
 def _missing_here(stored: StoredQuantisation, given: Any) -> Exception | None:
@@ -185,7 +194,7 @@ def _help(name: str, method: str, *, installable: bool) -> str:
     if packages and installable:
         ways.append(describe_installation(packages, beside=("torch", "transformers", "accelerate")))
     if method in _OF_VLLM:
-        only = "" if ways else "vLLM reads it: "
+        only = "" if ways else "of the model types here only vLLM reads it: "
         ways.append(f"{only}vllm:{name} (pip install vllm)")
     return ", or ".join(ways) or (
         "name the folder that it was quantised from, or give it requirements: with a transformers "

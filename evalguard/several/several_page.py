@@ -158,8 +158,9 @@ def _height(blocks: Sequence[Sequence[Text]]) -> int:
 
 
 def _folded(report: SeveralReport, width: int) -> list[list[Text]]:
-    """The first screen of more than fits it: beside the table what is gravest, a line each, and how
-    much else there is. A table that is too long itself shows the gravest rows."""
+    """The first screen of more than fits it: beside the table what is gravest, a line each, notes
+    as far as they fit whole, and how much else there is. A table that is too long itself shows the
+    gravest rows."""
     head = _head(report, width, most=_MOST_NAMES)
     after = _next_lines(report, width, folded=True, with_card=False)
     legend = _short_legend(report, width)
@@ -168,14 +169,18 @@ def _folded(report: SeveralReport, width: int) -> list[list[Text]]:
     table = [*_gravest_rows(report, width, max(room, _LEAST_ROWS)), *legend]
     room = max(_SCREEN - _height([head, table, after]) - 2, 1)  # a blank line, and what is left
     verdicts, others = _short_verdicts(report), _short_notes(report)
-    shown = [*verdicts, *others][:room]
-    more = len(verdicts) - len(shown)
-    notes = len(others) - max(-more, 0)
+    lines = [Text(_one_line(name, text, width)) for name, text in verdicts[:room]]
+    more, notes = len(verdicts) - len(lines), len(others)
+    for name, text in others:
+        whole = wrap_keeping_intervals(text, width, first=name, rest="  ")
+        if len(lines) + len(whole) > room:
+            break
+        lines += map(Text, whole)
+        notes -= 1
     counts = [f"{more} more {_NOT[more == 1]}"] if more > 0 else []
     counts += [f"{notes} note{'' if notes == 1 else 's'}"] if notes else []
     steps = len(report.steps)
     counts += [f"{steps} step{'' if steps == 1 else 's'}"] if steps else []
-    lines = [Text(_one_line(name, text, width)) for name, text in shown]
     lines += wrap_prose(f"and {', '.join(counts)} (-v)", width) if counts else []
     return [head, table, lines, after]
 
@@ -185,7 +190,8 @@ def _short_legend(report: SeveralReport, width: int) -> list[Text]:
     lines = wrap_prose(texts, width, style="dim")
     if len(lines) > _MOST_LEGEND:
         lines = lines[:_MOST_LEGEND]
-        lines[-1] = Text(fit_text(f"{lines[-1].plain} {ELLIPSIS}", width), style="dim")
+        end = f" {ELLIPSIS} (-v)"
+        lines[-1] = Text(fit_text(lines[-1].plain, width - len(end)) + end, style="dim")
     return lines
 
 

@@ -370,7 +370,8 @@ def _cut(lines: list[Text], most: int | None) -> list[Text]:
     if most is None or len(lines) <= most:
         return lines
     last = lines[most - 1].plain
-    return [*lines[: most - 1], Text(f"{last[: max(len(last) - 4, 0)]} ...")]
+    end = " ... (-v)"
+    return [*lines[: most - 1], Text(f"{last[: max(len(last) - len(end), 0)]}{end}")]
 
 
 def _suspects(view: TraceView, width: int, of: _Shown) -> list[Text]:

@@ -316,6 +316,22 @@ def test_check_accepts_what_a_library_takes_beyond_its_named_arguments(
     assert run("check").code == 0
 
 
+def test_check_says_what_reads_packed_weights_that_are_not_read_here(
+    run: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "packed").mkdir()
+    settings = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    (tmp_path / "packed" / "config.json").write_text(json.dumps({"quantization_config": settings}))
+    (tmp_path / "evalguard.yaml").write_text("models:\n  a: {model_args: {pretrained: ./packed}}\n")
+    ran = run("check")
+    assert ran.code == 0
+    assert ran.err.startswith(
+        "note: evalguard.yaml:2: ./packed holds modelopt (NVFP4) quantised weights, which cannot "
+        "be read here: transformers "
+    )
+    assert ran.err.endswith("only vLLM reads it: vllm:./packed (pip install vllm)\n")
+
+
 def test_check_says_which_arguments_only_an_absent_library_knows(run: Any) -> None:
     Path("evalguard.yaml").write_text(
         "models:\n"

@@ -113,11 +113,37 @@ def test_weights_that_transformers_does_not_read_name_what_does(
 
 
 @pytest.mark.parametrize(
+    ("settings", "beside", "called"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, {}, "modelopt (NVFP4) quantised"),
+        (None, {"quantization": {"quant_algo": "NVFP4"}}, "modelopt (NVFP4) quantised"),
+        (
+            {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"},
+            {},
+            "compressed-tensors (nvfp4-pack-quantized) quantised",
+        ),
+    ],
+)
+def test_of_a_method_with_several_forms_the_form_is_named(
+    tmp_path: Path, settings: dict[str, Any] | None, beside: dict[str, Any], called: str
+) -> None:
+    if importlib.util.find_spec("compressed_tensors"):
+        pytest.skip("compressed_tensors is installed")
+    if beside:
+        (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+    error = refusal(write_config(tmp_path, quantization_config=settings))
+    assert str(error).startswith(f"./packed holds {called} weights, which cannot be read here: ")
+    ways = ("only vLLM reads it: vllm:./packed", "pip install 'compressed-tensors>=")
+    assert ways[settings is not None and "format" in settings] in error.hint
+
+
+@pytest.mark.parametrize(
     ("fields", "given"),
     [
         ({}, {}),
         ({"quantization_config": None}, {}),
         ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, {}),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, {}),
         ({"quantization_config": {"quant_method": "awq"}}, {"gguf_file": "other.gguf"}),
         ({"quantization_config": {"quant_method": "gptq"}}, {"gptqmodel": True}),
     ],

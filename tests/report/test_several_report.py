@@ -231,6 +231,19 @@ def test_a_verdict_without_a_number_is_cut_to_its_line_where_the_screen_is_full(
     assert sum(line.startswith("rung") and line.endswith("no model. …") for line in text) > 3
 
 
+def test_a_note_is_whole_or_counted_where_the_screen_is_full() -> None:
+    one = candidate("q8_0", size=gguf(818_176))
+    notes = tuple(f"note {n} {'that goes on ' * 12}to its end" for n in range(6))
+    text = lines_of(SeveralReport(base="orig", candidates=(one,), notes=notes))
+    assert len(text) <= 24
+    said = " ".join(" ".join(text).split())
+    whole = [n for n in range(6) if " ".join(notes[n].split()) in said]
+    assert whole == list(range(len(whole)))
+    assert whole
+    assert not any(f"note {n} that" in said for n in range(len(whole), 6))
+    assert re.search(r"and (\d+) notes \(-v\)", said)
+
+
 def test_a_finished_ladder_leads_to_its_card() -> None:
     saved = candidate("q8_0", size=gguf(818_176), run_folder="reports/of-q8_0")
     text = " ".join(lines_of(SeveralReport(base="orig", candidates=(saved,))))
