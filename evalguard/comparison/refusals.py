@@ -343,7 +343,7 @@ def _check_runtime_file(model_type: str, arguments: Mapping[str, Value]) -> None
 def _check_model(arguments: Mapping[str, Value], *, allow_pickle: bool) -> None:
     name = arguments.get("pretrained")
     if not (isinstance(name, str) and name):
-        return
+        raise UsageError("model_args name no 'pretrained' model", hint="a folder or a hub id")
     try:
         folder = find_local_folder(name)
         if folder is not None:

@@ -388,8 +388,10 @@ class RunContext:
             # What a recipe builds is not there yet; another environment has other libraries.
             if not shares_prefixes(variant) or variant.build is not None:
                 continue
+            plan = plan_conversion(variant)
+            if "pretrained" not in plan.model_args:
+                continue  # refused before, where models are loaded by their arguments
             with with_location(source):
-                plan = plan_conversion(variant)
                 check_unloaded(
                     plan.model_args,
                     plan.config_overrides,

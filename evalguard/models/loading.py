@@ -200,6 +200,9 @@ def check_unloaded(
             return  # code of others runs in a process of its own
         config = read_effective_config(arguments, config_overrides)
         refuse_other_class(str(arguments["pretrained"]), config)
+        folder = find_local_folder(str(arguments["pretrained"]))
+        if folder is not None and not any(map(arguments.get, (*OTHER_WEIGHTS, "variant"))):
+            check_weights(folder / str(arguments.get("subfolder") or ""))
         if arguments.get("attn_implementation") not in (None, "eager", "sdpa"):
             make_empty_model(config, arguments, trust_remote_code=False)
         load_tokenizer(arguments, trust_remote_code=False)
@@ -322,8 +325,6 @@ def check_folders(arguments: Mapping[str, Any], allow_pickle: bool) -> None:
         subfolder = folder / str(arguments.get("subfolder") or "")
         needed = () if arguments.get("gguf_file") else ("config.json",)
         check_model_folder(subfolder, allow_pickle=allow_pickle, needed=needed)
-        if not any(arguments.get(one) for one in (*OTHER_WEIGHTS, "variant")):
-            check_weights(subfolder)
     for name, needed in (("delta", ("config.json",)), ("peft", ("adapter_config.json",))):
         if arguments.get(name):
             inner = find_local_folder(str(arguments[name]))

@@ -63,7 +63,11 @@ def test_what_is_built_or_read_by_others_is_not_looked_at(tmp_path: Path) -> Non
     gone = str(tmp_path / "gone")
     check_models([source(pretrained=gone, build=BuildRecipe(command=("make",)))])
     check_models([source("dummy", pretrained=gone)])
-    check_models([source()])
+
+
+def test_a_model_of_no_name_is_refused() -> None:
+    with pytest.raises(UsageError, match="model_args name no 'pretrained' model"):
+        check_models([source()])
 
 
 def test_a_hub_id_that_is_not_in_the_cache_is_refused_offline(
