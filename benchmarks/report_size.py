@@ -27,7 +27,7 @@ from evalguard.core.compare_report import CompareReport, RunDocuments, RunIdenti
 from evalguard.core.gate import Gate
 from evalguard.report.compare_html import render_html
 from evalguard.report.compare_view import build_report_view
-from evalguard.report.document_table import TEXT_BUDGET, TOKEN_BUDGET
+from evalguard.report.document_table import MOST_DOCUMENTS, TEXT_BUDGET, TOKEN_BUDGET
 
 ROOT = Path(__file__).parent.parent
 COMMAND = "python -m benchmarks.report_size --output benchmarks/results/report_size.md"
@@ -213,10 +213,9 @@ def _foot() -> Iterator[str]:
         "texts."
     )
     yield (
-        f"- A page holds {TEXT_BUDGET:,} characters of text and {TOKEN_BUDGET:,} tokens at the "
-        "most: beyond "
-        "that, of the documents that moved least only the end of the prompt is there, and the page "
-        "says so: LAMBADA's texts alone would be 0.9 MB for every 5,000 documents."
+        f"- A page holds {MOST_DOCUMENTS:,} documents, those that moved most, {TEXT_BUDGET:,} "
+        f"characters of their texts and {TOKEN_BUDGET:,} tokens at the most: of those that moved "
+        "least only the end of the prompt is there. The page says so."
     )
 
 

@@ -2,10 +2,6 @@
 
     python -m benchmarks.stopping --output benchmarks/results/stopping.md
     python -m benchmarks.stopping --runs reports/A reports/B     # beside them, finished runs
-    python -m benchmarks.stopping --units --orders 100 --sizes 500 2000 --sigmas 0 0.99 1.01 2 5
-
-With ``--units`` the margin of 1 sigma is given as the points and the percent that it comes to in
-each population.
 
 Every population's full verdict is known. Its documents are put into many random orders, and each
 order is stopped as ``evalguard compare --sequential`` stops. Contradicted: the share of orders
@@ -17,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +24,6 @@ from benchmarks.output import deliver, versions
 from benchmarks.stopping_populations import CARRIERS, FEWEST_CARRIERS, cells
 from benchmarks.stopping_tables import tables_of
 from evalguard.core.pairing import PairedScores, pick_rows
-from evalguard.core.verdict import Margin, MarginUnit
 from evalguard.stats.drift import estimate_drift
 from evalguard.stats.sequential_looks import StoppingRule, find, planned_looks
 
@@ -53,14 +48,11 @@ class Tally:
     early: float
 
 
-def tally(
-    name: str, paired: PairedScores, orders: int, seed: int = SEED, unit: MarginUnit = "sigma"
-) -> Tally:
+def tally(name: str, paired: PairedScores, orders: int, seed: int = SEED) -> Tally:
     """Stop many random orders of a population, and hold each against its full verdict."""
     n = paired.base.n
     sigma = estimate_drift(paired, confidence=0.95).sigma
-    rule = RULE.of(one_sigma(paired, unit))
-    ends = [_stopped(paired, [seed, number], rule) for number in range(orders)]
+    ends = [_stopped(paired, [seed, number]) for number in range(orders)]
     wrong = sum(side is not None and (side == "above") != (sigma > 1.0) for side, _ in ends)
     shares = np.array([used / n for _, used in ends])
     return Tally(
@@ -75,14 +67,7 @@ def tally(
     )
 
 
-def one_sigma(paired: PairedScores, unit: MarginUnit) -> Margin:
-    """The margin in a unit that is 1 sigma of all documents."""
-    base = estimate_drift(paired, confidence=0.95).base
-    size = {"sigma": 1.0, "points": base.stderr, "relative": base.stderr / abs(base.point)}
-    return Margin(size[unit], unit)
-
-
-def _stopped(paired: PairedScores, seed: list[int], rule: StoppingRule) -> tuple[str | None, int]:
+def _stopped(paired: PairedScores, seed: list[int]) -> tuple[str | None, int]:
     """The side that an order of the documents shows first, and after how many of them."""
     n = paired.base.n
     order = np.random.default_rng(seed).permutation(n)
@@ -92,7 +77,7 @@ def _stopped(paired: PairedScores, seed: list[int], rule: StoppingRule) -> tuple
             base=pick_rows(paired.base, rows), candidate=pick_rows(paired.candidate, rows)
         )
         ids = paired.base.doc_ids[order[:look]].tolist()
-        found = find(part, ids, n, rule)
+        found = find(part, ids, n, RULE)
         if found is not None and found.side is not None:
             return found.side, look
         if found is not None and found.to_confirm:
@@ -111,7 +96,6 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="populations with that name")
     parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FOLDER",
                         help="finished run folders of evalguard, to be stopped too")  # fmt: skip
-    parser.add_argument("--units", action="store_true", help="margins in points and percent")
     parser.add_argument("--processes", type=int, default=1, help="cores to use")
     options = parser.parse_args()
     start = time.perf_counter()
@@ -122,9 +106,6 @@ def main() -> None:
     ]
     real = [(name, paired) for folder in options.runs for name, paired in tables_of(folder)]
     tables = [*((name, paired) for name, _, _, paired in made), *real]
-    if options.units:
-        deliver(list(report_units(made, options.orders, options.seed)), options.output)
-        return
     jobs = [(name, paired, options.orders, options.seed) for name, paired in tables]
     with ProcessPoolExecutor(options.processes) as pool:
         tallies = list(pool.map(tally, *zip(*jobs, strict=True)))
@@ -168,42 +149,6 @@ def report(tallies: list[Tally], sigmas: list[float], orders: int) -> Iterator[s
         f"\n*Italic*: fewer than {FEWEST_CARRIERS} documents carry the whole drift, which is more "
         "than is promised."
     )
-
-
-def report_units(
-    made: Sequence[tuple[str, int, float, PairedScores]], orders: int, seed: int
-) -> Iterator[str]:
-    """Yield the table of margins in points and percent, the worst population of each drift."""
-    yield "# Stopping early: margins in points and percent\n"
-    yield (
-        "`python -m benchmarks.stopping --units --orders 100 --sizes 500 2000 --sigmas 0 0.99 1.01 "
-        "2 5 --output benchmarks/results/stopping_units.md`\n"
-    )
-    yield (
-        f"{orders} random orders of every population. The margin is 1 sigma of all documents, "
-        "given in each unit; points for 0/1 metrics. Wrong: orders with another verdict than all "
-        "documents, in percent, on average over the populations; then in the worst of them; mean "
-        "share of the documents asked."
-    )
-    yield "\n| metrics | unit | documents | sigma | wrong | worst | asked |"
-    yield "|---" * 7 + "|"
-    units: tuple[MarginUnit, ...] = ("sigma", "points", "relative")
-    groups: dict[tuple[str, str, int, float], list[Tally]] = {}
-    for name, n, sigma, paired in made:
-        kind = "0/1" if name.startswith("0/1") else "log-likelihoods"
-        if CARRIERS.get(name, 1.0) * n < FEWEST_CARRIERS:
-            continue
-        for unit in units:
-            if kind == "0/1" or unit != "points":
-                found = tally(name, paired, orders, seed, unit)
-                groups.setdefault((kind, unit, n, sigma), []).append(found)
-    for (kind, unit, n, sigma), tallies in sorted(groups.items()):
-        wrong = [100.0 * t.contradicted / t.orders for t in tallies]
-        asked = 100.0 * float(np.mean([t.used for t in tallies]))
-        yield (
-            f"| {kind} | {unit} | {n:,} | {sigma:g} | {np.mean(wrong):.1f} | {max(wrong):.1f} | "
-            f"{asked:.0f}% |"
-        )
 
 
 def report_real(tallies: list[Tally]) -> Iterator[str]:

@@ -23,10 +23,7 @@ ROOT = Path(__file__).parent.parent.parent
 RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
 CARD = "demo_card.md"  # what `evalguard card` wrote, and nothing beside
 # Figures of an earlier version, to be made anew; no page is added.
-EARLIER = {
-    "bisect_models.md", "calibration.md", "nightly_simulation.md", "reference_file.md",
-    "report_size.md", "stopping_units.md",
-}  # fmt: skip
+EARLIER = {"bisect_models.md", "calibration.md"}
 
 
 def test_figures_are_of_this_version_or_known_to_be_of_an_earlier_one() -> None:
@@ -281,6 +278,10 @@ def sentences_of_pages() -> Iterator[tuple[str, str]]:
     yield "calibration.md", f"it finds {now}% where a test that knew them would find {oracle}%"
     (by_t, now, _) = [cell[0] for cell in powers["t, 3 df", "50"]]
     yield "calibration.md", f"long tails ({by_t}% to {now}%)"
+    of_k = rows(RESULTS / "reference_file.md", 4)
+    for k in ("16", "64", "256"):
+        sizes = [int(row[0][0]) for key, row in of_k.items() if key[3] == k]
+        yield "distributions.md", f"| {k} | {min(sizes):,} to {max(sizes):,} |"
     yield from sentences_of_kl()
 
 
