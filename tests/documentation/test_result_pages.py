@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent.parent
 RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
 CARD = "demo_card.md"  # what `evalguard card` wrote, and nothing beside
 # Figures of an earlier version, to be made anew; no page is added.
-EARLIER = {"bisect_models.md", "calibration.md"}
+EARLIER = {"bisect_models.md"}
 
 
 def test_figures_are_of_this_version_or_known_to_be_of_an_earlier_one() -> None:
@@ -217,6 +217,20 @@ def sentences_of_pages() -> Iterator[tuple[str, str]]:
     yield "calibration.md", f"| aggregates of eight subtasks | {low:.0f}% to {high:.0f}%"
     ends = between(cells[0][:1] for (name, *_), cells in texts.items() if "unequal" in name)
     yield "calibration.md", f"Very unequal texts {ends}"
+    found = rows(RESULTS / "calibration.md", 3, "distribution")
+    means = between(cells[0][:1] for (name, *_), cells in found.items() if "mean KL" in name)
+    others = between(cells[0][:1] for (name, *_), cells in found.items()
+                     if "percentile of KL" in name or "same top-1" in name)  # fmt: skip
+    kinds = "mean KL; percentiles and shares of top tokens"
+    yield "calibration.md", f"| {kinds} | {means}; {others} |"
+    found = rows(RESULTS / "calibration.md", 3, "bootstrap")
+    labels = between(cells[0][:1] for (name, *_), cells in found.items() if name in ("f1", "mcc"))
+    totals = between(cells[0][:1] for (name, *_), cells in found.items() if "bleu" in name)
+    kinds = "f1 and mcc; bleu-like, 200 resamples"
+    yield "calibration.md", f"| {kinds} | {labels}; {totals} (caveat) |"
+    found = rows(RESULTS / "calibration.md", 3, "clusters")
+    giant = between(cells[0][:1] for (name, *_), cells in found.items() if "giant" in name)
+    yield "calibration.md", f"A cluster with 30% of the documents {giant}"
     flips = rows(RESULTS / "calibration.md", 3, "0-1")
     ends = between(cells[0][:1] for (name, n, drift), cells in flips.items()
                    if name.endswith(", 0.5% flips") and (n, drift) == ("200", "yes"))  # fmt: skip
