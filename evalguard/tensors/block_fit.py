@@ -464,9 +464,11 @@ def find_code_fault(pair: StoredPair, *, heads: bool, rounding: float) -> Struct
     held = (ours > 0) & (theirs > 0)
     if not held.any() or np.sqrt(np.mean(np.log(theirs[held] / ours[held]) ** 2)) > _IN_PLACE:
         return None
-    # the scale of types that have no minima is negative where the greatest element is positive
-    turned = np.repeat(_find_signs(sides[0], width), width, axis=1)
-    ways = ((base, candidate), (base * turned, candidate * turned))
+    ways = [(base, candidate)]
+    if not isinstance(tensor.source, RowBytes) and not (scales is not None and scales.minima):
+        # ggml's scales without minima are negative where the greatest element is positive
+        turned = np.repeat(_find_signs(sides[0], width), width, axis=1)
+        ways.append((base * turned, candidate * turned))
     made = (find_structure(*way, heads=heads, rounding=rounding) for way in ways)
     found = next((one for one in made if one is not None and one.by is None), None)
     if found is None:
