@@ -620,9 +620,6 @@ FAULTS = (
     _fault("random deepseek_v3", "weights", "keys of one layer negated, in rotary pairs",
            both(_ROTARY_IN_PAIRS, each("layers.1.self_attn.kv_a_proj", _times(-1.0))),
            config=_PAIRED),
-    _fault("random deepseek_v3", "weights", "values of one layer doubled, beside rotary pairs",
-           both(_ROTARY_IN_PAIRS, each("layers.1.self_attn.kv_b_proj", _times(2.0))),
-           config=_PAIRED),
 )  # fmt: skip
 
 
