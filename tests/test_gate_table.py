@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.corrections import CORRECTIONS, Correction
 from benchmarks.gate_follow_ups import follow_up
 from benchmarks.gate_populations import Cell, follow_ups, list_cells
 from benchmarks.gate_table import COLUMNS, record, row_of, simulate, tabulate
@@ -67,3 +68,8 @@ def test_an_undecided_run_is_asked_what_it_needs() -> None:
     found = follow_up(next(follow_ups()), 2)
     assert found.longer is not None
     assert found.median_n > found.cell.n
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS, ids=lambda one: one.name)
+def test_a_correction_is_taken_out_of_where_the_package_has_it(correction: Correction) -> None:
+    assert all(hasattr(where, name) for where, name, _ in correction.without)

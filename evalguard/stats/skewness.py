@@ -24,7 +24,8 @@ one has it, and the larger p-value, so that interval and p-value agree.
   D. F. McCaffrey, Survey Methodology 28, 2002, 169-181). Used where few long texts or large
   clusters weigh most. Equal weights give the usual standard error and n - 1 again.
 
-How often that keeps its word, and what it costs: ``benchmarks/skewed_gate.py``.
+How often that keeps its word, and what it costs: ``benchmarks/skewed_gate.py``; each part of it
+alone: ``benchmarks/corrections.py``.
 """
 
 from __future__ import annotations
