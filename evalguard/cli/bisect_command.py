@@ -59,7 +59,6 @@ _FIRST_OF_BISECT = (
     moves=True,
     first=_FIRST_OF_BISECT,
     epilog=EPILOG,
-    short_help="Name the settings that make a candidate drift.",
 )
 @BASE
 @model_option("--cand", "--candidate", metavar="MODEL", help="Candidate, in the same forms.")

@@ -36,7 +36,6 @@ _SHARED = (
 @click.group(
     "cache",
     cls=Group,
-    short_help="List or clear the cache of scores.",
     no_args_is_help=True,
 )
 def cache_command() -> None:
@@ -70,7 +69,7 @@ def _cleared(cache_dir: Path | None, as_json: bool, measured: bool) -> CommandRe
     return _cache_result(clear_cache(cache_dir, measured=measured), as_json)
 
 
-@click.group("envs", short_help="List or remove environments of models.", no_args_is_help=True)
+@click.group("envs", no_args_is_help=True)
 def envs_command() -> None:
     """Look into the virtual environments that were made for models with requirements."""
 

@@ -20,7 +20,6 @@ _FILES = files_option(
     "card",
     cls=Command,
     epilog=EPILOG,
-    short_help="Publish finished runs: model card, metadata, badge.",
 )
 @click.argument("runs", type=PATH, nargs=-1, required=True, metavar="RUN...")
 @add_options(_FILES, DEBUG)

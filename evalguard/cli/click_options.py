@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from evalguard.config.declared_options import DeclaredOption, declared_options
-from evalguard.config.options import NO_HISTORY, CompareOptions, parse_arguments
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
     from click.types import OptionHelpExtra
 
+    from evalguard.config.declared_options import DeclaredOption
+
 
 def read_compare_options(given: dict[str, Any]) -> dict[str, Any]:
     """Turn click's values into fields of CompareOptions; what is none of these stays."""
+    from evalguard.config.declared_options import declared_options
+    from evalguard.config.options import NO_HISTORY, CompareOptions
+
     declared = declared_options(CompareOptions)
     options = {
         name: _read_typed(declared[name], value) if name in declared else value
@@ -32,6 +35,8 @@ def read_compare_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_typed(declared: DeclaredOption, value: Any) -> Any:
+    from evalguard.config.options import parse_arguments
+
     kind = declared.option.kind
     if kind == "arguments":
         return parse_arguments(value, where=declared.flag)
@@ -104,6 +109,9 @@ MOVED_COMMANDS: Mapping[str, tuple[str, str]] = {
 
 def explain_move(option: str) -> UsageError | None:
     """What to type, or to write, in place of an option; None of one that never was."""
+    from evalguard.config.declared_options import declared_options
+    from evalguard.config.options import CompareOptions
+
     option = option.replace("_", "-")
     if option in _ELSEWHERE:
         return UsageError(f"{option} is now {_ELSEWHERE[option]}")

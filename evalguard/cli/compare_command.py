@@ -88,7 +88,6 @@ _FIRST_OF_DEMO = (
     "demo",
     cls=Command,
     first=_FIRST_OF_DEMO,
-    short_help="Compare the built-in model with a port of it.",
 )
 @add_options(*take("cand_set"), *RUNNING, *take("bisect", "track"), *OUTPUT)
 @click.pass_obj

@@ -27,9 +27,7 @@ _FIRST = (
 )  # fmt: skip
 
 
-@click.command(
-    "dump", cls=Command, first=_FIRST, short_help="Write a model's activations for its porters."
-)
+@click.command("dump", cls=Command, first=_FIRST)
 @click.argument("base", metavar="MODEL")
 @add_options(
     *document_options("the first ones of the task"),

@@ -44,7 +44,6 @@ _FIRST_OF_FLOOR = (
     cls=Command,
     moves=True,
     first=_FIRST_OF_FLOOR,
-    short_help="Measure what an unchanged model shows: the noise floor.",
 )
 @model_option(
     "--base",

@@ -32,7 +32,7 @@ NAME_OPTION = click.option(
 )
 
 
-@click.command("github", short_help="Show a result in a job of GitHub Actions.")
+@click.command("github")
 @RESULT_ARGUMENT
 @COMMENT_OPTION
 @NAME_OPTION
@@ -55,7 +55,7 @@ def _github(result: Path, comment: CommentMode, name: str) -> CommandResult:
     return CommandResult(lambda: text, workflow_commands=True)
 
 
-@click.command("gitlab", short_help="Show a result in a job of GitLab CI.")
+@click.command("gitlab")
 @RESULT_ARGUMENT
 @COMMENT_OPTION
 @NAME_OPTION

@@ -19,7 +19,7 @@ _JSON = click.option(
 )
 
 
-@click.command("init", short_help="Write a commented guard file to start from.")
+@click.command("init")
 @click.argument("file", type=PATH, default=Path("evalguard.yaml"))
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @DEBUG
@@ -38,7 +38,7 @@ def _init(file: Path, force: bool) -> CommandResult:
     return CommandResult(str)
 
 
-@click.command("skill", short_help="Print a page for coding agents.")
+@click.command("skill")
 @DEBUG
 def skill_command() -> Job:
     """Print SKILL.md: how a coding agent uses evalguard, and what it must not conclude.
@@ -54,7 +54,7 @@ def _skill() -> CommandResult:
     return CommandResult(read_skill)
 
 
-@click.command("check", short_help="Check guard files.")
+@click.command("check")
 @click.argument("files", type=PATH, nargs=-1)
 @DEBUG
 def check_command(files: tuple[Path, ...]) -> Job:
@@ -75,7 +75,7 @@ def _check(files: tuple[Path, ...]) -> CommandResult:
     return CommandResult(partial("\n".join, lines))
 
 
-@click.command("schema", short_help="Print the JSON Schema of guard files or of a report.")
+@click.command("schema")
 @click.argument("name", default="guard")
 @DEBUG
 def schema_command(name: str) -> Job:
@@ -93,7 +93,7 @@ def _schema(name: str) -> CommandResult:
     return CommandResult(partial(_as_json, read_named_schema(name)))
 
 
-@click.command("models", short_help="List the models, settings and pairs of the guard file.")
+@click.command("models")
 @CONFIG
 @click.option("--types", is_flag=True, help="List model types instead: which can run here.")
 @_JSON
@@ -116,7 +116,7 @@ def _models(config: Path | None, types: bool, as_json: bool) -> CommandResult:
     return CommandResult(partial(_as_json if as_json else render_models, describe_models(config)))
 
 
-@click.command("tasks", short_help="List lm-eval tasks by name.")
+@click.command("tasks")
 @click.argument("pattern", default="*")
 @CONFIG
 @click.option(

@@ -54,7 +54,6 @@ _LAST = click.IntRange(min=1)
 @click.group(
     "history",
     cls=Group,
-    short_help="Show nights of comparisons: list, trend, flips.",
     no_args_is_help=True,
 )
 def history_command() -> None:

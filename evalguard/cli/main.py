@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -16,25 +17,8 @@ import click
 
 import evalguard
 from evalguard import tools
-from evalguard.cli.bisect_command import bisect_command
-from evalguard.cli.cache_command import cache_command, envs_command
-from evalguard.cli.card_command import card_command
 from evalguard.cli.click_options import HELP_OPTIONS, Group
-from evalguard.cli.compare_command import compare_command, demo_command
-from evalguard.cli.dump_command import dump_command
 from evalguard.cli.error_output import FailureStyle, report_error, warn_problems
-from evalguard.cli.floor_command import floor_command
-from evalguard.cli.forge_commands import github_command, gitlab_command
-from evalguard.cli.guard_commands import (
-    check_command,
-    init_command,
-    models_command,
-    schema_command,
-    skill_command,
-    tasks_command,
-)
-from evalguard.cli.history_command import history_command
-from evalguard.cli.nightly_command import nightly_command
 from evalguard.cli.output import (
     NOT_ARRIVED,
     flush_streams,
@@ -43,11 +27,6 @@ from evalguard.cli.output import (
     reserve_stdout,
     write_result,
 )
-from evalguard.cli.plan_command import plan_command
-from evalguard.cli.report_command import report_command
-from evalguard.cli.tensors_command import tensors_command
-from evalguard.cli.trace_command import trace_command
-from evalguard.cli.track_command import track_command
 from evalguard.core.exit_code import EXIT_INTERRUPTED, EXIT_TERMINATED
 from evalguard.core.redaction import redacted_command, redacted_text
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
@@ -158,39 +137,66 @@ _OF_TOOLS = {
     "history": "nights", "github": "publish", "gitlab": "publish", "track": "publish",
 }  # fmt: skip
 
-
-def _keep_given(*commands: click.Command) -> tuple[click.Command, ...]:
-    """Leave out commands of tools that are not there."""
-    tool_of = ((one, _OF_TOOLS.get(one.name or "")) for one in commands)
-    return tuple(one for one, tool in tool_of if tool is None or tools.is_there(tool))
-
-
-# The commands as --help shows them.
-_COMMANDS = {
-    "Start here": _keep_given(
-        demo_command,
-        compare_command,
-        bisect_command,
-        trace_command,
-        tensors_command,
-        dump_command,
-        report_command,
-        card_command,
-    ),
-    "Prepare": _keep_given(init_command, check_command, plan_command, floor_command),
-    "Run in CI and every night": _keep_given(
-        nightly_command, history_command, github_command, gitlab_command
-    ),
-    "Look up": _keep_given(
-        models_command,
-        tasks_command,
-        schema_command,
-        cache_command,
-        envs_command,
-        track_command,
-        skill_command,
-    ),
+# The commands as --help shows them: each with the file that has it, and what it is for.
+_SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "Start here": {
+        "demo": ("compare_command", "Compare the built-in model with a port of it."),
+        "compare": ("compare_command", "Compare a candidate with its base on the same documents."),
+        "bisect": ("bisect_command", "Name the settings that make a candidate drift."),
+        "trace": ("trace_command", "Name the module at which a candidate's error is introduced."),
+        "tensors": ("tensors_command", "Compare weights and tensor files."),
+        "dump": ("dump_command", "Write a model's activations for its porters."),
+        "report": ("report_command", "Show a finished run again."),
+        "card": ("card_command", "Publish finished runs: model card, metadata, badge."),
+    },
+    "Prepare": {
+        "init": ("guard_commands", "Write a commented guard file to start from."),
+        "check": ("guard_commands", "Check guard files."),
+        "plan": ("plan_command", "Estimate what a comparison would show and cost."),
+        "floor": ("floor_command", "Measure what an unchanged model shows: the noise floor."),
+    },
+    "Run in CI and every night": {
+        "nightly": ("nightly_command", "Compare every pair of a guard file."),
+        "history": ("history_command", "Show nights of comparisons: list, trend, flips."),
+        "github": ("forge_commands", "Show a result in a job of GitHub Actions."),
+        "gitlab": ("forge_commands", "Show a result in a job of GitLab CI."),
+    },
+    "Look up": {
+        "models": ("guard_commands", "List the models, settings and pairs of the guard file."),
+        "tasks": ("guard_commands", "List lm-eval tasks by name."),
+        "schema": ("guard_commands", "Print the JSON Schema of guard files or of a report."),
+        "cache": ("cache_command", "List or clear the cache of scores."),
+        "envs": ("cache_command", "List or remove environments of models."),
+        "track": ("track_command", "Send a finished run to W&B, trackio or MLflow."),
+        "skill": ("guard_commands", "Print a page for coding agents."),
+    },
 }
+
+
+def _is_given(command: str) -> bool:
+    """Whether a command is there: those of tools go with these."""
+    return command not in _OF_TOOLS or tools.is_there(_OF_TOOLS[command])
+
+
+class _Commands(Mapping[str, click.Command]):
+    """The commands by name; a command's file is imported when it is the one asked for."""
+
+    def __init__(self) -> None:
+        listed = [one for section in _SECTIONS.values() for one in section.items()]
+        self._files = {name: file for name, (file, _) in listed if _is_given(name)}
+
+    def __getitem__(self, name: str) -> click.Command:
+        module = importlib.import_module(f"evalguard.cli.{self._files[name]}")
+        command: click.Command = getattr(module, f"{name}_command")
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
 _EPILOG = """\b
 Exit: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided, 130/143 stopped
 evalguard --version; evalguard COMMAND --help"""
@@ -216,15 +222,16 @@ class _Program(Group):
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in sections, what people need first on top."""
-        for heading, commands in _COMMANDS.items():
+        for heading, commands in _SECTIONS.items():
             with formatter.section(heading):
                 formatter.write_dl(
-                    [(command.name or "", command.get_short_help_str(80)) for command in commands]
+                    [(name, text) for name, (_, text) in commands.items() if _is_given(name)]
                 )
 
 
 @click.group(
     cls=_Program,
+    commands=_Commands(),
     epilog=_EPILOG,
     context_settings={
         "help_option_names": HELP_OPTIONS,
@@ -238,11 +245,6 @@ def cli() -> None:
     Tell whether a converted language model got worse, and how sure that is.
     evalguard compare --base A --cand B --tasks T   folders, hub ids, lm-eval runs
     """
-
-
-for _section in _COMMANDS.values():
-    for _command in _section:
-        cli.add_command(_command)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -49,7 +49,6 @@ _FIRST_OF_NIGHTLY = (
     moves=True,
     first=_FIRST_OF_NIGHTLY,
     epilog=EPILOG,
-    short_help="Compare every pair of a guard file.",
 )
 @_night_option(
     "--resume-hours",

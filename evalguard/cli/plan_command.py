@@ -76,7 +76,6 @@ _FIRST_OF_PLAN = (
     cls=Command,
     moves=True,
     first=_FIRST_OF_PLAN,
-    short_help="Estimate what a comparison would show and cost.",
 )
 @BASE
 @model_option("--cand", "--candidate", metavar="MODEL", help="Candidate, in the same forms.")

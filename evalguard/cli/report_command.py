@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from evalguard.tracing.trace_result import TraceFormat, TraceResult
 
 
-@click.command("report", cls=Command, epilog=EPILOG, short_help="Show a finished run again.")
+@click.command("report", cls=Command, epilog=EPILOG)
 @click.argument("run", type=PATH)
 @add_options(*REPORT_FILES, JSON)
 @output_option(

@@ -89,7 +89,7 @@ _FIRST = (
 )  # fmt: skip
 
 
-@click.command("tensors", cls=Command, first=_FIRST, short_help="Compare weights and tensor files.")
+@click.command("tensors", cls=Command, first=_FIRST)
 @click.argument("base", metavar="A", required=False)
 @click.argument("candidate", metavar="B", required=False)
 @add_options(*_COMPARING)

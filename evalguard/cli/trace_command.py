@@ -118,7 +118,6 @@ guard file, 3 nothing known, 130 interrupted, 143 terminated."""
     moves=True,
     first=_FIRST,
     epilog=_EPILOG,
-    short_help="Name the module at which a candidate's error is introduced.",
 )
 @BASE
 @model_option(

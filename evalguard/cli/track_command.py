@@ -19,7 +19,7 @@ _DOCUMENTS = record_option(
 _QUIET = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 
 
-@click.command("track", short_help="Send a finished run to W&B, trackio or MLflow.")
+@click.command("track")
 @click.argument("runs", type=PATH, nargs=-1, required=True, metavar="RUN...")
 @add_options(TRACKING, _DOCUMENTS, _QUIET, DEBUG)
 def track_command(

@@ -58,10 +58,7 @@ class CompareOptions:
     """
 
     config: Path | None = declare(
-        None,
-        group="Models",
-        metavar="FILE",
-        help="Guard file. Default: evalguard.yaml, configs/*.",
+        None, group="Models", metavar="FILE", help="Guard file. Default: evalguard.yaml, configs/*."
     )
     tasks: tuple[str, ...] = declare(
         (),
@@ -111,10 +108,7 @@ class CompareOptions:
         "Repeatable.",
     )
     base_set: Assignment = declare(
-        {},
-        group="Models",
-        kind="settings",
-        help="Give a setting of the base a value. Repeatable.",
+        {}, group="Models", kind="settings", help="Give a setting of the base a value. Repeatable."
     )
     limit: float | None = declare(
         None,
@@ -151,10 +145,7 @@ class CompareOptions:
         harmless="chooses a template of the model's own, rendered in a sandbox",
     )
     system_instruction: str | None = declare(
-        None,
-        key="System message of the prompt.",
-        example="TEXT",
-        harmless="is part of the prompt",
+        None, key="System message of the prompt.", example="TEXT", harmless="is part of the prompt"
     )
     fewshot_as_multiturn: bool | None = declare(
         None,
@@ -169,9 +160,7 @@ class CompareOptions:
         help="Generation arguments, in addition to the task's.",
     )
     confirm_run_unsafe_code: bool = declare(
-        False,
-        group="Tasks and prompts",
-        help="Allow tasks that execute what the model writes.",
+        False, group="Tasks and prompts", help="Allow tasks that execute what the model writes."
     )
     batch_size: int | Literal["auto"] | None = declare(
         None,
@@ -343,11 +332,7 @@ class CompareOptions:
         help="Confidence level of the intervals. Default 0.95.",
     )
     broken_documents: int | None = declare(
-        None,
-        at_least=0,
-        expected="a number, 0 or more",
-        section="gate",
-        example="N",
+        None, at_least=0, expected="a number, 0 or more", section="gate", example="N"
     )
     gate_limits: AskedMetrics = declare(
         {},
@@ -432,9 +417,7 @@ class CompareOptions:
         harmless="chooses what is searched",
     )
     strict: bool = declare(
-        False,
-        group="Gate and statistics",
-        help="Exit with 4 where the verdict is undecided.",
+        False, group="Gate and statistics", help="Exit with 4 where the verdict is undecided."
     )
     git_bisect: bool = declare(
         False,
@@ -515,11 +498,7 @@ class CompareOptions:
     today: str = declare("", kind="day", repeated=False)
     write: bool = declare(True, repeated=False)
     quiet: bool = declare(
-        False,
-        group="Output",
-        flags=("--quiet", "-q"),
-        repeated=False,
-        help="Show no progress.",
+        False, group="Output", flags=("--quiet", "-q"), repeated=False, help="Show no progress."
     )
     command: str = declare("", repeated=False)
 

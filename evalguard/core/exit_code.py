@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from evalguard.core.gate import GateResult
 from evalguard.errors import (
     EXIT_FAILED,
     EXIT_PASSED,
@@ -15,6 +15,9 @@ from evalguard.errors import (
     EXIT_USAGE,
     Interrupted,
 )
+
+if TYPE_CHECKING:  # every command line imports this, --help too, and a gate needs numpy
+    from evalguard.core.gate import GateResult
 
 # `git bisect run` reads 125 as "this commit cannot be judged, skip it".
 EXIT_GIT_BISECT_SKIP = 125

@@ -491,6 +491,8 @@ def test_how_to_run_and_what_to_gate_is_what_the_guard_file_says(file: Path) -> 
 
 
 def plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
     return list(value) if isinstance(value, tuple) else value
 
 
