@@ -173,7 +173,9 @@ def test_these_load_neither_torch_nor_lm_eval(statement: str) -> None:
 @pytest.mark.parametrize("words", ["'--help'", "'no-such-command'"])
 def test_no_command_is_imported_that_was_not_asked_for(words: str) -> None:
     commands = [f"evalguard.cli.{file.stem}" for file in (PACKAGE / "cli").glob("*_command*.py")]
-    assert_not_loaded(RUN.format(words), (*commands, "evalguard.config.options", "numpy", "pydantic"))
+    assert_not_loaded(
+        RUN.format(words), (*commands, "evalguard.config.options", "numpy", "pydantic")
+    )
 
 
 @pytest.mark.parametrize(
