@@ -37,7 +37,9 @@ def find_model_type(path: Path) -> str:
     if not path.is_dir():
         return "hf"
     names = {entry.name for entry in os.scandir(path) if entry.is_file()}
-    if any(name.endswith(".safetensors") or _TORCH_WEIGHTS.fullmatch(name) for name in names):
+    # Numbers of an OpenVINO graph, "model.bin" as a rule, are no weights of transformers.
+    weights = {name for name in names if name.removesuffix(".bin") + ".xml" not in names}
+    if any(name.endswith(".safetensors") or _TORCH_WEIGHTS.fullmatch(name) for name in weights):
         return "hf"
     # A .pth of a folder may be anybody's, and an .xml is a graph only beside its numbers.
     graphs = {name for name in names if name.removesuffix(".xml") + ".bin" in names}

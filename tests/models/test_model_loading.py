@@ -75,6 +75,8 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         (("config.json", "openvino_model.xml", "openvino_model.bin"), "openvino"),
         (("config.json", "tokenizer.json", "model.onnx", "model.onnx_data"), "onnx"),
         (("config.json", "onnx/model_q4.onnx"), "onnx"),
+        (("model.xml", "model.bin"), "openvino"),
+        (("model.bin", "notes.xml", "config.json"), "hf"),
         (("notes.xml", "consolidated.00.pth", "params.json"), "hf"),
         ((), "hf"),
     ],
