@@ -170,12 +170,17 @@ def test_these_load_neither_torch_nor_lm_eval(statement: str) -> None:
     assert_not_loaded(statement, HEAVY)
 
 
+LIGHT = ("numpy", "pydantic", "evalguard.core.gate", "evalguard.core.compare_report")
+
+
 @pytest.mark.parametrize("words", ["'--help'", "'no-such-command'"])
 def test_no_command_is_imported_that_was_not_asked_for(words: str) -> None:
     commands = [f"evalguard.cli.{file.stem}" for file in (PACKAGE / "cli").glob("*_command*.py")]
-    assert_not_loaded(
-        RUN.format(words), (*commands, "evalguard.config.options", "numpy", "pydantic")
-    )
+    assert_not_loaded(RUN.format(words), (*commands, "evalguard.config.options", *LIGHT))
+
+
+def test_a_mistyped_option_is_refused_without_numbers_and_without_models() -> None:
+    assert_not_loaded(RUN.format("'compare', '--bas', 'a'"), LIGHT)
 
 
 @pytest.mark.parametrize(

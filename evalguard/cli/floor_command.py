@@ -8,21 +8,36 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalguard.cli.click_options import Command, add_options, model_option, read_compare_options
+from evalguard.cli.click_options import (
+    Command,
+    add_options,
+    floor_option,
+    model_option,
+    read_compare_options,
+)
 from evalguard.cli.option_groups import (
     ONE_MODEL,
     SCORING,
     SHOWING,
     TASKS,
     UNCHANGED_SINCE,
-    VARY,
     take,
 )
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
+from evalguard.core.noise_floor import FACTORS
 
 if TYPE_CHECKING:
     from evalguard.floors.floor_page import FloorResult
 
+_VARIED = [factor.replace("_", "-") for factor in FACTORS]
+_VARY = floor_option(
+    "--vary",
+    type=click.Choice(_VARIED),
+    multiple=True,
+    metavar="WHAT",
+    help=f"What to vary while the model stays the same: {', '.join(_VARIED[:-1])} or "
+    f"{_VARIED[-1]}. Repeatable. Default: all.",
+)
 _FIRST_OF_FLOOR = (
     "base",
     "vary",
@@ -52,7 +67,7 @@ _FIRST_OF_FLOOR = (
     help="Model: a name in the guard file, a folder or a hub id.",
 )
 @add_options(
-    VARY,
+    _VARY,
     *ONE_MODEL,
     *TASKS,
     *SCORING,

@@ -16,7 +16,6 @@ from evalguard.cli.click_options import (
     PATH,
     Option,
     cache_option,
-    floor_option,
     model_option,
     output_option,
 )
@@ -30,7 +29,6 @@ from evalguard.cli.value_types import (
 )
 from evalguard.config.declared_options import DeclaredOption, Kind, declared_options
 from evalguard.config.options import CompareOptions
-from evalguard.core.noise_floor import FACTORS
 from evalguard.run_token import go_on_with
 
 Decorator = Callable[[Any], Any]
@@ -152,15 +150,6 @@ JSON = output_option(
 )
 VERBOSE = output_option(
     "-v", "--verbose", is_flag=True, help="Show everything, not only the first screen."
-)
-_VARIED = [factor.replace("_", "-") for factor in FACTORS]
-VARY = floor_option(
-    "--vary",
-    type=click.Choice(_VARIED),
-    multiple=True,
-    metavar="WHAT",
-    help=f"What to vary while the model stays the same: {', '.join(_VARIED[:-1])} or "
-    f"{_VARIED[-1]}. Repeatable. Default: all.",
 )
 (CONFIG,) = take("config")
 (TRACKING,) = take("track")

@@ -26,7 +26,7 @@ from evalguard.errors import EXIT_PASSED, StoreError, UsageError
 
 if TYPE_CHECKING:
     from evalguard.comparison.result import CompareResult
-    from evalguard.core.compare_report import Format
+    from evalguard.core.option_words import Format
     from evalguard.several.several_run import SeveralResult
 
 PIPED_WIDTH = 80

@@ -23,7 +23,7 @@ from evalguard.cli.output import (
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.core.compare_report import Format
+    from evalguard.core.option_words import Format
     from evalguard.tracing.trace_result import TraceFormat, TraceResult
 
 

@@ -12,7 +12,6 @@ import click
 from evalguard import tools
 from evalguard.core.amounts import parse_age
 from evalguard.core.settings import Value
-from evalguard.core.verdict import Margin
 
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]
@@ -120,6 +119,8 @@ class MarginValue(_Type):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | str:
+        from evalguard.core.verdict import Margin  # numpy, which --help does without
+
         try:
             margin = Margin.parse(value)
         except ValueError as error:

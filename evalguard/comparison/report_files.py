@@ -12,7 +12,8 @@ from pathlib import Path
 
 from evalguard.comparison.stored_run import open_documents, open_run_trace, read_stored_run
 from evalguard.config.options import CompareOptions
-from evalguard.core.compare_report import CompareReport, Format
+from evalguard.core.compare_report import CompareReport
+from evalguard.core.option_words import Format
 from evalguard.errors import Interrupted, error_text
 from evalguard.report.formats import RENDERINGS, choose_format, render_report
 from evalguard.store.atomic_files import check_output, write_output

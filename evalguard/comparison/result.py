@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from evalguard.comparison.report_files import write_files
 from evalguard.comparison.stored_run import open_documents, open_run_trace
-from evalguard.core.compare_report import CompareReport, Format
+from evalguard.core.compare_report import CompareReport
 from evalguard.core.comparison import Comparison, Influence, Stopping
 from evalguard.core.distribution_comparison import DistributionComparison
 from evalguard.core.gate import GateResult
 from evalguard.core.noise_floor import Floor
+from evalguard.core.option_words import Format
 from evalguard.core.result import Result
 from evalguard.core.settings import Value
 from evalguard.report.compare_document import compare_document, distribution_row

@@ -9,8 +9,9 @@ from typing import Literal
 
 from evalguard.config.options import RunOptions
 from evalguard.core.expected_answers import ExpectedAnswer
-from evalguard.core.gate import FailOn, Waiver, WhenUndecided
+from evalguard.core.gate import Waiver, WhenUndecided
 from evalguard.core.limits import Limit
+from evalguard.core.option_words import FailOn
 from evalguard.core.settings import Variant
 from evalguard.core.verdict import Margin
 from evalguard.errors import UsageError, nearest

@@ -12,10 +12,8 @@ from typing import Any, Literal
 
 from evalguard.config.declared_options import declare, declared_options
 from evalguard.config.inline_models import parse_model_args
-from evalguard.core.compare_report import Format
-from evalguard.core.gate import FailOn
+from evalguard.core.option_words import FailOn, Format, RollingBos, ScorerName
 from evalguard.core.repeat_command import DEFAULT_RUN_FOLDERS
-from evalguard.core.scorer import RollingBos, ScorerName
 from evalguard.core.settings import Assignment, Value
 from evalguard.core.tracked_run import BUILT_IN_TRACKERS
 from evalguard.errors import UsageError, nearest

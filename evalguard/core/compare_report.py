@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,8 +168,6 @@ class CheckpointSize:
         return 8 * self.shown_bytes / self.weights
 
 
-Format = Literal["text", "json", "html", "markdown", "junit", "annotations"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 # preparing  reading guard file and tasks, building requests, whatever is not one of the others
 # loading    a model
 # scoring    models answering, and their distributions being compared

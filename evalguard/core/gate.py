@@ -16,6 +16,7 @@ from evalguard.core.findings import Finding
 from evalguard.core.gate_state import GateState, Key, overall, reason
 from evalguard.core.limits import Limit, LimitVerdict, judge_limits
 from evalguard.core.moments import family_false_alarm, holm
+from evalguard.core.option_words import FailOn
 from evalguard.core.shown_tokens import KlEstimate
 from evalguard.core.verdict import Margin, decide_comparison, one_sided_level
 from evalguard.errors import UsageError, nearest
@@ -138,7 +139,6 @@ def _days(today: str, until: str) -> int:
     return int((np.datetime64(until) - np.datetime64(today)).astype(np.int64))
 
 
-FailOn = Literal["real", "margin", "significant", "certain", "any-degradation"]
 WhenUndecided = Literal["warn", "fail", "pass"]
 # Of results of earlier versions, whose gate did not say its level.
 _LEVEL_OF_OLD = 0.05

@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from evalguard.core.divergence import Divergence, Reference
 from evalguard.core.findings import Finding
 from evalguard.core.hyperparameters import HeldValue
+from evalguard.core.option_words import RollingBos
 from evalguard.core.settings import Value, Variant
 from evalguard.core.shown_tokens import GeneratedTokens, TopLogprobs
 from evalguard.core.trace_points import ModelRounding
 from evalguard.core.trace_record import Trace
 
 RequestKind = Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
-ScorerName = Literal["fast", "harness"]
 # "full logits": the fast path with logits at all positions, for models that need it.
 ScoringPath = Literal["fast", "full logits", "harness"]
-RollingBos = Literal["lm-eval", "once"]
 # Why a generated text ended: by itself or at a stop string, at the token limit, "" where unknown.
 Ending = Literal["", "stop", "length"]
 # lm-eval's names for how many tokens a generation request asks for, the first one its own.

@@ -18,10 +18,10 @@ _PACKAGE = Path(__file__).parent.parent
 SCORING = (
     "conversion", "core/__init__.py", "core/chat.py", "core/codec.py", "core/divergence.py",
     "core/document_columns.py", "core/document_statistics.py", "core/logprob_rows.py",
-    "core/loops.py", "core/redaction.py", "core/scorer.py", "core/scores.py", "core/settings.py",
-    "core/shown_tokens.py", "core/split_files.py", "engine/__init__.py", "engine/loading",
-    "engine/servers.py", "engine/worker_main.py", "errors.py", "harness", "models", "run_token.py",
-    "start_up.py", "worker",
+    "core/loops.py", "core/ray_plan.py", "core/redaction.py", "core/scorer.py", "core/scores.py",
+    "core/settings.py", "core/shown_tokens.py", "core/split_files.py", "engine/__init__.py",
+    "engine/loading", "engine/servers.py", "engine/worker_main.py", "errors.py", "harness",
+    "models", "run_token.py", "start_up.py", "worker",
 )  # fmt: skip
 
 # What these files import, or what lies in their folders, and why it makes no score.
@@ -35,6 +35,7 @@ LEFT_OUT: Mapping[str, str] = {
     "core/findings.py": "what is said of finished reports, a model's findings among them",
     "core/generation_comparison.py": "how far answers of two finished models are apart",
     "core/hyperparameters.py": "compares what two models hold; a trace shows it",
+    "core/option_words.py": "names of choices, each of which acts where it is read",
     "core/structure.py": "judges the structure of an answer that is kept as the model wrote it",
     "core/trace_points.py": "names of activations, which no score is read from",
     "core/trace_record.py": "what is told of activations, which no score is read from",

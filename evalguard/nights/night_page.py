@@ -19,10 +19,10 @@ from rich.text import Text
 
 from evalguard.comparison.report_files import ReportFile, check_files, requested_files
 from evalguard.config.options import CompareOptions
-from evalguard.core.compare_report import Format
 from evalguard.core.exit_code import EXIT_GIT_BISECT_SKIP
 from evalguard.core.findings import Finding, without_quotes
 from evalguard.core.gate_state import GateState, Key
+from evalguard.core.option_words import Format
 from evalguard.core.result import Result
 from evalguard.errors import (
     EXIT_FAILED,

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from evalguard import tools
-from evalguard.core.compare_report import CompareReport, Format, RunDocuments
+from evalguard.core.compare_report import CompareReport, RunDocuments
 from evalguard.core.findings import without_quotes
+from evalguard.core.option_words import Format
 from evalguard.errors import UsageError, nearest
 
 # What was asked and answered in a task; None where that is not there.

@@ -13,9 +13,10 @@ from rich.text import Text
 
 import evalguard
 from evalguard import tools
-from evalguard.core.compare_report import CompareReport, Format
+from evalguard.core.compare_report import CompareReport
 from evalguard.core.findings import without_quotes
 from evalguard.core.gate_state import GateState
+from evalguard.core.option_words import Format
 from evalguard.page.html_page import html_page
 from evalguard.page.safe_text import (
     ELLIPSIS,

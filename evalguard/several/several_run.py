@@ -16,8 +16,9 @@ from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.comparison.judge import build_report
 from evalguard.comparison.result import CompareResult
 from evalguard.config.options import CompareOptions, make_options
-from evalguard.core.compare_report import CompareReport, Format
+from evalguard.core.compare_report import CompareReport
 from evalguard.core.exit_code import EXIT_GIT_BISECT_SKIP
+from evalguard.core.option_words import Format
 from evalguard.core.redaction import redacted_text
 from evalguard.core.repeat_command import as_bisection, as_one_pair
 from evalguard.core.result import Result

@@ -10,7 +10,8 @@ from any_reports import reports
 from example_reports import DEMO
 from hypothesis import HealthCheck, given, settings
 
-from evalguard.core.compare_report import FORMATS, CompareReport
+from evalguard.core.compare_report import CompareReport
+from evalguard.core.option_words import FORMATS
 from evalguard.errors import UsageError
 from evalguard.report.compare_document import compare_document
 from evalguard.report.compare_terminal import render_terminal

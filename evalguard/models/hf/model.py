@@ -18,7 +18,8 @@ from evalguard.models.scored_tokens import ScoredTokens, pair_answer, text_answe
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
-    from evalguard.core.scorer import RollingBos, ScoringPath
+    from evalguard.core.option_words import RollingBos
+    from evalguard.core.scorer import ScoringPath
     from evalguard.core.settings import Value
 
 EncodedRequest = tuple[tuple[str, str] | None, list[int], list[int]]

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evalguard.core.scorer import Request, RollingBos
+from evalguard.core.option_words import RollingBos
+from evalguard.core.scorer import Request
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.hf.responses import encode_request
 from evalguard.models.runtimes.runtime import Runtime
