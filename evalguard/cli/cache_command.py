@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,12 +12,11 @@ import click
 
 from evalguard.cli.click_options import PATH, Group, add_options
 from evalguard.cli.option_groups import DEBUG, JSON
-from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
+from evalguard.cli.output import CommandResult, Job, show_result
 from evalguard.cli.value_types import Age
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.comparison.cache import CacheResult
     from evalguard.worker.environments import KeptEnvironment
 
 _SHARED = (
@@ -52,7 +50,7 @@ def cache_ls_command(cache_dir: Path | None, as_json: bool) -> Job:
 def _listed(cache_dir: Path | None, as_json: bool) -> CommandResult:
     from evalguard.comparison.cache import list_cache
 
-    return _cache_result(list_cache(cache_dir), as_json)
+    return show_result(list_cache(cache_dir), as_json=as_json)
 
 
 @cache_command.command("clear", short_help="Remove what is kept.")
@@ -66,7 +64,7 @@ def cache_clear_command(cache_dir: Path | None, as_json: bool, measured: bool) -
 def _cleared(cache_dir: Path | None, as_json: bool, measured: bool) -> CommandResult:
     from evalguard.comparison.cache import clear_cache
 
-    return _cache_result(clear_cache(cache_dir, measured=measured), as_json)
+    return show_result(clear_cache(cache_dir, measured=measured), as_json=as_json)
 
 
 @click.group("envs", no_args_is_help=True)
@@ -121,13 +119,3 @@ def _environments_result(found: list[KeptEnvironment], as_json: bool) -> Command
     if as_json:
         return CommandResult(lambda: json.dumps([asdict(one) for one in found], indent=2))
     return CommandResult(partial(render_environments, found))
-
-
-def _cache_result(found: CacheResult, as_json: bool) -> CommandResult:
-    return CommandResult(
-        found.to_json if as_json else partial(_render_cache, found), found.exit_code
-    )
-
-
-def _render_cache(found: CacheResult) -> str:
-    return found.render(width=terminal_width(), color=wants_color(sys.stdout))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,11 @@ from evalguard.cli.option_groups import (
     UNCHANGED_SINCE,
     take,
 )
-from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
+from evalguard.cli.output import CommandResult, Job, show_result
 from evalguard.core.noise_floor import FACTORS
 
 if TYPE_CHECKING:
-    from evalguard.floors.floor_page import FloorResult
+    pass
 
 _VARIED = [factor.replace("_", "-") for factor in FACTORS]
 _VARY = floor_option(
@@ -96,11 +95,4 @@ def _floor(base: str, *, as_json: bool, **given: Any) -> CommandResult:
     if vary:
         options["vary"] = tuple(name.replace("-", "_") for name in vary)
     result = floor(base, **options)
-    return CommandResult(
-        result.to_json if as_json else partial(_render_floor, result, verbose), result.exit_code
-    )
-
-
-def _render_floor(result: FloorResult, verbose: bool) -> str:
-    width, color = terminal_width(), wants_color(sys.stdout)
-    return result.render(width=width, color=color, verbose=verbose)
+    return show_result(result, as_json=as_json, verbose=verbose)

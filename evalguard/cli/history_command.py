@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import click
 
 from evalguard.cli.click_options import PATH, Group, add_options, files_option, option_factory
 from evalguard.cli.option_groups import DEBUG, JSON, VERBOSE
-from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
+from evalguard.cli.output import CommandResult, Job, show_result
 from evalguard.cli.value_types import FiniteRange
 
 if TYPE_CHECKING:
@@ -236,14 +235,4 @@ def _take_history_file(given: dict[str, Any]) -> Path:
 def _history_result(found: Found, as_json: bool, verbose: bool = False) -> CommandResult:
     from evalguard.nights.history_page import HistoryResult
 
-    result = HistoryResult(found)
-    return CommandResult(
-        result.to_json if as_json else partial(_render_history, found, verbose), result.exit_code
-    )
-
-
-def _render_history(found: Found, verbose: bool) -> str:
-    from evalguard.nights.history_page import HistoryResult
-
-    width, color = terminal_width(), wants_color(sys.stdout)
-    return HistoryResult(found).render(width=width, color=color, verbose=verbose)
+    return show_result(HistoryResult(found), as_json=as_json, verbose=verbose)

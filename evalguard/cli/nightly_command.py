@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from evalguard.cli.option_groups import (
     TRACKING,
     take,
 )
-from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
+from evalguard.cli.output import CommandResult, Job, show_result
 from evalguard.cli.value_types import FiniteRange
 
 _night_option = option_factory("Night")
@@ -81,10 +80,4 @@ def _nightly(*, as_json: bool, verbose: bool, **given: Any) -> CommandResult:
     from evalguard.nights.night import nightly
 
     result = nightly(**read_compare_options(given))
-    width, color = terminal_width(), wants_color(sys.stdout)
-    text = (
-        result.to_json
-        if as_json
-        else partial(result.render, width=width, color=color, verbose=verbose)
-    )
-    return CommandResult(text, result.exit_code, result.problems)
+    return show_result(result, as_json=as_json, verbose=verbose, problems=result.problems)

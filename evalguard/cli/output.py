@@ -27,6 +27,7 @@ from evalguard.errors import EXIT_PASSED, StoreError, UsageError
 if TYPE_CHECKING:
     from evalguard.comparison.result import CompareResult
     from evalguard.core.option_words import Format
+    from evalguard.core.result import Result
     from evalguard.several.several_run import SeveralResult
 
 PIPED_WIDTH = 80
@@ -290,6 +291,18 @@ def render_for_stdout(
             verbose=verbose or output_format == "text",
         )
     return result.rendered(output_format).removesuffix("\n")
+
+
+def show_result(
+    result: Result[Any], *, as_json: bool, verbose: bool = False, problems: tuple[str, ...] = ()
+) -> CommandResult:
+    """A result as JSON or as a screen on stdout, and its exit code."""
+
+    def render() -> str:
+        color = wants_color(sys.stdout)
+        return result.render(width=terminal_width(), color=color, verbose=verbose)
+
+    return CommandResult(result.to_json if as_json else render, result.exit_code, problems)
 
 
 def comparison_result(

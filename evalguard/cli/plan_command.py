@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +18,12 @@ from evalguard.cli.click_options import (
     read_compare_options,
 )
 from evalguard.cli.option_groups import BASE, MODELS, SCORING, SHOWING, TASKS, take
-from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
+from evalguard.cli.output import CommandResult, Job, show_result
 from evalguard.cli.value_types import FiniteRange
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.planning.plan_page import PlanResult
+    pass
 
 _COUNT_FOR_A_RUN = frozenset(
     {"run", "tasks", "limit", "margin", "confidence", "power", "as_json", "quiet", "verbose"}
@@ -127,7 +126,8 @@ def _refuse_without_effect(context: click.Context) -> None:
 def _plan(base: str, cand: str, *, as_json: bool, verbose: bool, **given: Any) -> CommandResult:
     from evalguard.planning.plan_run import plan
 
-    return _plan_result(plan(base, cand, **read_compare_options(given)), as_json, verbose)
+    found = plan(base, cand, **read_compare_options(given))
+    return show_result(found, as_json=as_json, verbose=verbose)
 
 
 def _from_run(
@@ -136,14 +136,5 @@ def _from_run(
     from evalguard.planning.plan_run import plan_from_run
 
     del pilot  # a stored run is its own pilot
-    return _plan_result(plan_from_run(run, **read_compare_options(given)), as_json, verbose)
-
-
-def _plan_result(result: PlanResult, as_json: bool, verbose: bool) -> CommandResult:
-    text = result.to_json if as_json else partial(_render_plan, result, verbose)
-    return CommandResult(text, result.exit_code)
-
-
-def _render_plan(result: PlanResult, verbose: bool) -> str:
-    width, color = terminal_width(), wants_color(sys.stdout)
-    return result.render(width=width, color=color, verbose=verbose)
+    found = plan_from_run(run, **read_compare_options(given))
+    return show_result(found, as_json=as_json, verbose=verbose)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,11 +28,11 @@ from evalguard.cli.option_groups import (
     TASK_NAMES,
     take,
 )
-from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
+from evalguard.cli.output import CommandResult, Job, show_result
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.tracing.trace_result import TraceResult
+    pass
 
 _document_option = option_factory("Documents")
 
@@ -183,8 +182,7 @@ def _trace(
         output=output,
         **read_compare_options(given),
     )
-    shown = result.to_json if as_json else partial(_render, result, verbose)
-    return CommandResult(shown, result.exit_code, result.problems)
+    return show_result(result, as_json=as_json, verbose=verbose, problems=result.problems)
 
 
 def read_document_ids(text: str) -> tuple[int, ...]:
@@ -196,8 +194,3 @@ def read_document_ids(text: str) -> tuple[int, ...]:
                 f"--documents: '{word}' is not the number of a document", hint="--documents 3,17"
             )
     return tuple(dict.fromkeys(map(int, words)))
-
-
-def _render(result: TraceResult, verbose: bool) -> str:
-    width, color = terminal_width(), wants_color(sys.stdout)
-    return result.render(width=width, color=color, verbose=verbose)
