@@ -246,9 +246,6 @@ def _limit_value(limit: float | None) -> int | float | None:
     return limit if limit is None or limit < 1 else int(limit)
 
 
-# Fields that are not about what is compared, and how it is judged.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
     """``text``: lines of a guard file, for ``where``; ``command``: shows what they do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,10 +119,11 @@ def _trend(
     verbose, file = given.pop("verbose"), _take_history_file(given)
     scanned = {name: given.pop(name) for name in ("last", "alpha", "looks")}
     found = find_trends(file, HistorySelection(**given), **scanned, everything=everything)
+    result = _history_result(found, as_json, verbose)
     if output:
         write_trends(found, output)
-        return CommandResult(str)
-    return _history_result(found, as_json, verbose)
+        return result if as_json else replace(result, text=str)
+    return result
 
 
 @history_command.command("flips", short_help="Documents that changed between two nights.")

@@ -86,7 +86,7 @@ HARMLESS_KEYS: Mapping[str, str] = {
         if declared.option.harmless
     },
 }
-# Whose values decide: by ``trust.key_uses``.
+# Whose values decide: by ``_danger``, and of models by ``_model_uses``.
 CHECKED_KEYS: Mapping[str, str] = {
     "models.*.model": "types that load weights here, and ask no server but the hub",
     "models.*.model_args": "known arguments; weights are read, and never run, wherever they lie",
@@ -361,7 +361,7 @@ def _key_uses(
     """Yield what needs trust of an entry and of all that stands in it, key by key.
 
     Args:
-        path: the entry as the tables of ``harmless_parts`` write it, with a dot behind it.
+        path: the entry as ``HARMLESS_KEYS`` and ``CHECKED_KEYS`` write it, with a dot behind it.
     """
     for name, part in (entry.__pydantic_extra__ or {}).items():
         yield from _key_uses(part, f"{path}*.", (*loc, name), around)

@@ -1,4 +1,7 @@
-"""Exit codes: which one a verdict ends with, and what each means."""
+"""Exit codes: which one a verdict ends with, and what each means.
+
+Other commands decide in the ``exit_code`` of their report or result (``core/result.py``).
+"""
 
 from __future__ import annotations
 

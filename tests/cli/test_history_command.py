@@ -170,6 +170,19 @@ def test_damage_is_found_and_named(run: Run, file: Path) -> None:
     assert run("history", "trend", "--history", file).code == 0
 
 
+def test_a_page_of_trends_of_which_nothing_could_be_read_is_exit_3(
+    run: Run, file: Path, tmp_path: Path
+) -> None:
+    keep_nights(file, [0.1, 0.2])
+    with sqlite3.connect(file) as damaged:
+        damaged.execute("UPDATE metrics SET sigma = 0.0")
+    damaged.close()
+    page = tmp_path / "trend.html"
+    assert run("history", "trend", "--history", file, "-o", page).code == 3
+    assert page.exists()
+    assert run("history", "trend", "--history", file).code == 3
+
+
 def test_without_a_name_the_answer_says_how_to_give_one(refused: Run) -> None:
     assert "--history FILE" in refused(2, "history", "list").err
 

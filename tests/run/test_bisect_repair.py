@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from evalguard.bisect.repair import (
     REPAIRED_FILE,
@@ -21,9 +22,10 @@ from evalguard.cli.click_options import read_compare_options
 from evalguard.cli.compare_command import compare_command
 from evalguard.cli.value_types import Pairs
 from evalguard.comparison.typed_command import option_words
+from evalguard.config.declared_options import declared_options
 from evalguard.config.guard import GuardSet
 from evalguard.config.guard_search import load_guards
-from evalguard.config.options import CompareOptions, make_options
+from evalguard.config.options import CompareOptions, RunOptions, make_options
 from evalguard.core.gate import Gate, Waiver
 from evalguard.core.limits import Limit
 from evalguard.core.scorer import ScoringPolicy
@@ -74,6 +76,14 @@ def test_no_secret_is_in_the_lines_to_paste_or_in_the_proof(tmp_path: Path) -> N
         assert not [word for word in ("sesame", "wrong-word", "third-word") if word in text]
 
 
+# Keys of ``run`` that change no number of a comparison.
+OF_NO_NUMBER = {
+    "actors", "bisect", "bisect_budget", "bisect_jobs", "bisect_over", "bisect_thorough",
+    "cache_max_size", "execution", "history", "memory_each", "num_cpus", "num_gpus", "pair_hours",
+    "track", "track_documents",
+}  # fmt: skip
+
+
 def test_the_proof_of_derived_settings_asks_and_judges_as_the_comparison_did(
     tmp_path: Path,
 ) -> None:
@@ -88,8 +98,12 @@ def test_the_proof_of_derived_settings_asks_and_judges_as_the_comparison_did(
         fewshot_as_multiturn=True,
         gen_kwargs={"until": ["a,b"]},
         limit=500.0,  # as the command line reads it
+        num_fewshot=1,
     )
-    policy = ScoringPolicy(token_budget=512, scorer="harness", share_prefixes=False, device="cpu")
+    policy = ScoringPolicy(
+        batch_size=2, token_budget=512, scorer="harness", share_prefixes=False, device="cpu",
+        rolling_bos="once",
+    )  # fmt: skip
     choices = Choices(
         gate=gate, task_options=asked, policy=policy, tasks=("t",), declared=frozenset({"prompt"}),
         allow=frozenset({"prompt", "tokens", "length"}),
@@ -104,6 +118,9 @@ def test_the_proof_of_derived_settings_asks_and_judges_as_the_comparison_did(
         sources=(source, source), choices=choices, options=options, report=report
     )
     (tmp_path / REPAIRED_FILE).write_text(render_repaired_guard(finished, source))
+    written = yaml.safe_load((tmp_path / REPAIRED_FILE).read_text())["run"]
+    keys = {one.name for one in declared_options(RunOptions).values() if one.option.key}
+    assert written.keys() == keys - OF_NO_NUMBER
     (guard,) = load_guards(tmp_path / REPAIRED_FILE, cwd=tmp_path, allow_code=False).guards
     judged = (guard.gate.undecided, guard.gate.subtasks, guard.gate.limits)
     assert judged == (gate.undecided, gate.subtasks, gate.limits)
