@@ -96,7 +96,10 @@ def test_buffers_that_are_stored_are_weights() -> None:
     gate = "model.layers.1.mlp.gate"
     for change, says in (
         (lambda held: held.zero_(), "is all zeros"),
-        (lambda held: held.copy_(held.flip(0)), "has its elements in another order (8 of 8"),
+        (
+            lambda held: held.copy_(held.flip(0)),
+            "has its elements in another order (all 8 elements reversed)",
+        ),
         (lambda held: held.mul_(-1), "looks scaled by -1 (other sign)"),
     ):
         candidate = changed(base, lambda m, c=change: c(m.get_buffer(f"{gate}.{CORRECTION}")))
