@@ -40,6 +40,7 @@ LEFT_OUT: Mapping[str, str] = {
     "core/trace_points.py": "names of activations, which no score is read from",
     "core/trace_record.py": "what is told of activations, which no score is read from",
     "garbage.py": "when Python looks for garbage",
+    "gguf_table.py": "refuses a GGUF file whose header is damaged; others read its tensors",
     "harness/finished_runs": "scores that lm-eval has finished",
     "installation.py": "by which command what is missing is installed",
     "models/hyperparameters_read.py": "what a loaded model holds, for a trace to show",
