@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from evalguard.engine.options import NO_HISTORY
 from small_world import N_LONG, make_world, run_here
 
 from evalguard.cli.compare_command import compare_command
+from evalguard.config.options import NO_HISTORY
 
 SCRIPT = Path(__file__).parent.parent.parent / "ci" / "slurm" / "compare.sbatch"
 WORDS = ["--base", "orig", "--cand", "a model", "--bisect", "always"]
@@ -46,7 +46,7 @@ def test_an_element_scores_and_leaves_the_verdict(tmp_path: Path, code: int, exp
     assert given[: len(WORDS)] == WORDS
     options = compare_command.make_context("compare", [*given]).params
     assert (options["bisect"], options["track"], options["history"]) == (
-        "never", ("none",), Path(NO_HISTORY)
+        "never", ("none",), NO_HISTORY
     )  # fmt: skip
     assert not Path(given[-1]).exists()  # its report went there
 
