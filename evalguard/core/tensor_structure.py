@@ -48,6 +48,7 @@ _OF_LEVELS, _MOST_OF_LEVELS = 2.0, 0.5
 _LEAST_OF_LEVELS = 64  # elements of a row: of fewer another one may be as near by chance
 _PROJECTIONS, _MORE_PROJECTIONS = 8, 128  # where rounding leaves more than this
 _COARSE = 0.05
+_PAIRS_AT_ONCE = 2**24  # 64 MB of distances
 LEAST_HEAD = 8  # rows: fewer that move together are no head
 _LEAST_DISTINCT = 8  # numbers of a vector; of fewer another one may hold the same by chance
 _TELLING = 2.0**-6  # of an element: less than its neighbours in bfloat16 may be a rounding
@@ -454,7 +455,7 @@ def find_row_order(base: Array, candidate: Array, rounding: float = 0.0) -> Arra
 def _find_nearest(ours: Array, theirs: Array) -> Array:
     """Return which row of theirs is nearest to each: over many axes no tree is faster."""
     squares = np.sum(theirs * theirs, axis=1)
-    parts = np.array_split(ours, -(-len(ours) // 1024))
+    parts = np.array_split(ours, min(len(ours), -(-len(ours) * len(theirs) // _PAIRS_AT_ONCE)))
     return np.concatenate([np.argmin(squares - 2 * part @ theirs.T, axis=1) for part in parts])
 
 
