@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -24,9 +24,6 @@ from evalguard.cli.option_groups import (
 )
 from evalguard.cli.output import CommandResult, Job, show_result
 from evalguard.core.noise_floor import FACTORS
-
-if TYPE_CHECKING:
-    pass
 
 _VARIED = [factor.replace("_", "-") for factor in FACTORS]
 _VARY = floor_option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,9 +21,6 @@ from evalguard.cli.option_groups import BASE, MODELS, SCORING, SHOWING, TASKS, t
 from evalguard.cli.output import CommandResult, Job, show_result
 from evalguard.cli.value_types import FiniteRange
 from evalguard.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 _COUNT_FOR_A_RUN = frozenset(
     {"run", "tasks", "limit", "margin", "confidence", "power", "as_json", "quiet", "verbose"}

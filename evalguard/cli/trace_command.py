@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -30,9 +30,6 @@ from evalguard.cli.option_groups import (
 )
 from evalguard.cli.output import CommandResult, Job, show_result
 from evalguard.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 _document_option = option_factory("Documents")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from evalguard.core.settings import digest_of
+from evalguard.core.split_files import parse_weight_map
 from evalguard.regular_file import read_regular_text
 
 # Below this a file is read faster than it is looked up.
@@ -69,10 +69,10 @@ def digest_model(path: Path, known: KnownDigests | None = None) -> str:
 def _weights_elsewhere(folder: Path) -> Iterator[str]:
     for index in folder.rglob("*.index.json") if folder.is_dir() else ():
         try:
-            names = set(json.loads(read_regular_text(index))["weight_map"].values())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            names = set(parse_weight_map(read_regular_text(index)).values())
+        except (OSError, ValueError):
             continue  # whoever loads it will say so
-        for name in (Path(os.path.relpath(index.parent, folder), str(name)) for name in names):
+        for name in (Path(os.path.relpath(index.parent, folder), name) for name in names):
             hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
             if (hidden or name.is_absolute()) and (folder / name).is_file():
                 yield str(name)

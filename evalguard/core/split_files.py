@@ -3,6 +3,7 @@ torch files by transformers."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Literal
 
@@ -24,3 +25,15 @@ def split_parts(name: str) -> tuple[str, ...]:
     if not 1 <= int(number) <= int(count):  # no part by its name, whatever it is
         return (name,)
     return tuple(f"{first}{part:05d}{of}{count}{last}" for part in range(1, int(count) + 1))
+
+
+def parse_weight_map(index: str) -> dict[str, str]:
+    """Return tensor -> file of the text of an index of shards.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return {str(name): str(file) for name, file in json.loads(index)["weight_map"].items()}
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("it has no weight_map") from error

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evalguard.core.split_files import parse_weight_map
 from evalguard.errors import EvaluationError
 from evalguard.regular_file import read_regular_text
 
@@ -127,9 +128,8 @@ def check_weights(folder: Path) -> None:
 
 def _indexed_files(index: Path) -> list[str]:
     try:
-        told = json.loads(read_regular_text(index))
-        return sorted({str(file) for file in told["weight_map"].values()})
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return sorted(set(parse_weight_map(read_regular_text(index)).values()))
+    except (OSError, ValueError):
         return []  # loading says what is wrong with it
 
 

@@ -148,12 +148,8 @@ def _check_hf_arguments(
     if "pretrained" not in arguments:
         raise UsageError("model_args name no 'pretrained' model", hint="a folder or a hub id")
     for name, (module, package) in _NEEDED.items():
-        if arguments.get(name) and importlib.util.find_spec(module) is None:
-            raise UsageError(
-                f"model_args.{name} needs {module}, which is not installed here",
-                hint=f"pip install {package}",
-                target=f"model_args.{name}",
-            )
+        if arguments.get(name):
+            _require(module, package, f"model_args.{name}", target=f"model_args.{name}")
     check_folders(arguments, allow_pickle)
     check_dtypes(arguments)
     check_types(arguments)
@@ -256,11 +252,16 @@ def check_engine(model_type: str) -> None:
 
     with silence_libraries():
         check_model_type(model_type)
-    module, packages = _ENGINES.get(model_type, ("", ""))
-    if module and importlib.util.find_spec(module) is None:
+    if model_type in _ENGINES:
+        _require(*_ENGINES[model_type], f"model type '{model_type}'")
+
+
+def _require(module: str, packages: str, needed_by: str, *, target: str = "") -> None:
+    if importlib.util.find_spec(module) is None:
         raise UsageError(
-            f"model type '{model_type}' needs {module}, which is not installed here",
+            f"{needed_by} needs {module}, which is not installed here",
             hint=f"pip install {packages}",
+            target=target,
         )
 
 

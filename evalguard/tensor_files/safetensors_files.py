@@ -13,6 +13,7 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
+from evalguard.core.split_files import parse_weight_map
 from evalguard.errors import EvaluationError
 from evalguard.regular_file import read_regular_text
 from evalguard.tensor_files.stored_tensor import (
@@ -164,11 +165,10 @@ def read_weight_map(path: Path) -> Mapping[str, str]:
         EvaluationError: it cannot be read, or names a file outside its folder.
     """
     try:
-        weight_map = json.loads(read_regular_text(path))["weight_map"]
-        files = {str(name): str(file) for name, file in weight_map.items()}
+        files = parse_weight_map(read_regular_text(path))
     except OSError as error:
         raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except ValueError as error:
         raise EvaluationError(f"{path} is no index of shards: it has no weight_map") from error
     for file in files.values():
         if Path(file).name != file:
