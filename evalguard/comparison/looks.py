@@ -27,9 +27,8 @@ from evalguard.engine.choices import Choices
 from evalguard.engine.cluster_fields import cluster_documents
 from evalguard.engine.evaluate import Evaluation, Evaluator
 from evalguard.engine.kept_blocks import LoadedModel
-from evalguard.engine.loaded_models import LoadedModels, load_together
 from evalguard.engine.meter import Meter
-from evalguard.engine.run_context import open_run_context
+from evalguard.engine.run_context import LoadedModels, load_together, open_run_context
 from evalguard.engine.score_models import check_scores, tokens_beside_server
 from evalguard.engine.scored_side import (
     ScoredSide,

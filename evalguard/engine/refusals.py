@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from evalguard.core.question import Refusal, Untestable
+from evalguard.engine.memory import mentions, ran_out_of_memory
 from evalguard.errors import EvalguardError, FallbackError, StoreError, WorkerError
 
-# What torch, its allocators and evalguard itself say where memory ran out; in small letters.
-_NO_MEMORY = (
-    "memory ran out", "out of memory", "outofmemory", "can't allocate", "cannot allocate memory",
-    "memoryerror", "std::bad_alloc", "alloc_failed",
-)  # fmt: skip
 _FULL_DISK = ("no space left on device", "the disk is full", "disk quota exceeded")
 
 
@@ -24,7 +20,7 @@ def refusal_of(error: EvalguardError, *, loaded: bool) -> Untestable:
     """
     if isinstance(error, StoreError):
         raise error
-    if _mentions(error, _FULL_DISK):
+    if mentions(error, _FULL_DISK):
         raise StoreError(str(error), hint="free some space, and resume") from error
     return Untestable(_refusal_reason(error), kind=_refusal_kind(error, loaded), hint=error.hint)
 
@@ -32,22 +28,6 @@ def refusal_of(error: EvalguardError, *, loaded: bool) -> Untestable:
 def _refusal_reason(error: EvalguardError) -> str:
     """The first line."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
-
-
-def was_killed(error: EvalguardError) -> bool:
-    """Whether somebody else ended its worker at once, as a kernel does that is short of memory."""
-    return isinstance(error, WorkerError) and error.cause == "killed"
-
-
-def ran_out_of_memory(error: EvalguardError) -> bool:
-    """Whether there was too little memory, as far as an error tells."""
-    return was_killed(error) or _mentions(error, _NO_MEMORY)
-
-
-def _mentions(error: EvalguardError, words: tuple[str, ...]) -> bool:
-    said = " ".join(one.text for one in error.quotes)  # a worker's last words
-    text = f"{error} {said} {error.hint}".lower()
-    return any(one in text for one in words)
 
 
 def _refusal_kind(error: EvalguardError, loaded: bool) -> Refusal:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from evalguard.config.options import CompareOptions
 from evalguard.conversion.building import is_built_by_every_run
@@ -41,10 +42,10 @@ from evalguard.engine.loading.foreign_code import (
     runs_other_code,
 )
 from evalguard.engine.loading.known_models import KnownModel, KnownModels
-from evalguard.engine.loading.lazy_scorer import LazyScorer
+from evalguard.engine.loading.lazy_scorer import LazyScorer, is_loaded
 from evalguard.engine.loading.own_environment import asks_server, shares_prefixes
 from evalguard.engine.loading.scorer_opening import open_scorer
-from evalguard.engine.memory_policy import MemoryPolicy
+from evalguard.engine.memory import MemoryPolicy
 from evalguard.engine.meter import Meter
 from evalguard.engine.servers import keep_servers
 from evalguard.engine.sources import ModelSource
@@ -63,6 +64,7 @@ from evalguard.store.cache_folder import forget_old_runs, limit_cache, open_cach
 # Enough to see a tokenizer that differs, and encoded in no time.
 _ENCODED_DOCUMENTS = 8
 _WARMING_DOCUMENTS = 4
+PerModel = TypeVar("PerModel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,21 @@ class RunContext:
     _clients: dict[str, Scorer] = field(default_factory=dict)
     _unchecked: list[ModelSource] = field(default_factory=list)
     _answers: dict[Path, AnswerFile] = field(default_factory=dict)
+
+    @property
+    def memory(self) -> MemoryPolicy:
+        """Which models are in memory at the same time."""
+        return MemoryPolicy(self.choices.memory)
+
+    @property
+    def places(self) -> int | None:
+        """Where a cluster has room for a model; None: the models are on this machine."""
+        return None if self.actors is None else self.actors.places
+
+    def holds_beside(self, first: LoadedModel, other: ModelSource) -> bool:
+        """Whether another model is to be loaded beside a first one."""
+        described, loaded = first.scorer.describe(), is_loaded(first.scorer)
+        return self.memory.takes_beside(described, other.variant, loaded=loaded, places=self.places)
 
     def expect_prompts_of(self, rows: Mapping[str, Rows]) -> None:
         """Refuse a model, once it is loaded, whose chat template asks other than a stored base."""
@@ -535,3 +552,56 @@ def open_run_context(
                 forget_old_runs(cache_dir)
         if options.use_cache:
             limit_cache(choices.cache_max_size, cache_dir, progress.note, since=meter.began())
+
+
+@dataclass(slots=True)
+class LoadedModels:
+    """The models of a run that asks them several times.
+
+    Attributes:
+        open: those that stay in memory; empty where the models take turns.
+    """
+
+    context: RunContext
+    models: Sequence[ModelSource]
+    open: list[LoadedModel]
+    _released: int = 0
+
+    @property
+    def taking_turns(self) -> bool:
+        """Whether only one model is in memory at a time."""
+        return not self.open
+
+    @property
+    def loads(self) -> int:
+        """How often a model was loaded so far; one whose answers are all kept is not."""
+        return self._released + sum(is_loaded(model.scorer) for model in self.open)
+
+    def each(self, beside: Sequence[PerModel]) -> Iterator[tuple[PerModel, LoadedModel]]:
+        """Every model while it is loaded, with what belongs to it."""
+        if self.open:
+            yield from zip(beside, self.open, strict=True)
+            return
+        for source, own in zip(self.models, beside, strict=True):
+            with self.context.open_model(source) as model:
+                yield own, model
+                self._released += is_loaded(model.scorer)
+
+    def take_turns(self) -> None:
+        """Let no model stay in memory; those that are open have been released."""
+        self._released = self.loads
+        self.open.clear()
+
+
+@contextmanager
+def load_together(context: RunContext, models: Sequence[ModelSource]) -> Iterator[LoadedModels]:
+    """Load one or two models; where the second is not to be beside the first, none stays."""
+    with ExitStack() as stack:
+        first = stack.enter_context(context.open_model(models[0]))
+        loaded = LoadedModels(context, models, [first])
+        if len(models) > 1 and context.holds_beside(first, models[1]):
+            loaded.open.append(stack.enter_context(context.open_model(models[1])))
+        elif len(models) > 1:
+            stack.close()
+            loaded.take_turns()
+        yield loaded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from evalguard.conversion.planning import plan_conversion
@@ -16,15 +16,14 @@ from evalguard.engine.evaluate import Evaluation, Evaluator, served_scorer
 from evalguard.engine.fairness import share_vocabulary
 from evalguard.engine.interrupts import interruptible
 from evalguard.engine.kept_blocks import LoadedModel
-from evalguard.engine.loaded_models import is_loaded_beside
 from evalguard.engine.loading.foreign_code import brings_code, has_own_process
 from evalguard.engine.loading.lazy_scorer import runs_here
 from evalguard.engine.loading.own_environment import shows_distributions
 from evalguard.engine.lockstep_scoring import LockstepScoring
-from evalguard.engine.refusals import ran_out_of_memory
+from evalguard.engine.memory import advise_one_at_a_time
 from evalguard.engine.run_context import RunContext
 from evalguard.engine.sources import ModelSource, ReferenceSource
-from evalguard.errors import EvaluationError, UsageError
+from evalguard.errors import UsageError
 from evalguard.harness.request_blocks import RequestBlock
 from evalguard.models.arguments import REMOTE_TYPES, SERVED_TYPES
 from evalguard.models.served.shown_logprobs import TOP_ARGUMENT
@@ -116,9 +115,10 @@ class ScoringPlan:
 
         Servers work at the same time: all are asked before the first is waited for.
         """
-        memory = self.context.choices.memory
-        separate = memory == "auto" and are_separate_servers(sources)
-        if separate or (self.context.actors is None and memory == "lockstep"):
+        if self.context.memory.opens_all(
+            separate_servers=are_separate_servers(sources),
+            on_cluster=self.context.actors is not None,
+        ):
             with self.context.open_models(sources) as models:
                 for model in models:
                     self._evaluator.begin(self._evaluator.scoring_of(model))
@@ -185,7 +185,7 @@ class ScoringPlan:
         )
         if self._leaves_reference(lockstep):
             return self._measured(*ReferenceScoring(self.context).evaluate_open(first, second))
-        with _memory_hint():
+        with advise_one_at_a_time():
             found = self._evaluator.evaluate_with(lockstep)
         return self._measured(found, lockstep.divergences)
 
@@ -310,7 +310,7 @@ class ScoringPlan:
             if has_own_process(source.variant):
                 reason = f"{source.name} runs in a worker process"
                 return LockstepObstacle(reason, apart=True)
-        if self.context.choices.memory == "sequential":
+        if self.context.memory.takes_turns:
             return LockstepObstacle("memory sequential loads one model at a time", apart=True)
         return None
 
@@ -318,7 +318,7 @@ class ScoringPlan:
         """Why a second model does not fit beside the first one; None if it does, or has to."""
         if self.context.choices.distributions.mode == "lockstep":
             return None
-        if is_loaded_beside(self.context, first, candidate):
+        if self.context.holds_beside(first, candidate):
             return None
         device = first.scorer.describe().device
         return LockstepObstacle(
@@ -339,18 +339,6 @@ def are_separate_servers(sources: Sequence[ModelSource]) -> bool:
         for source, plan in zip(sources, plans, strict=True)
     ]
     return None not in places and len({digest_of(place) for place in places}) == len(places)
-
-
-@contextmanager
-def _memory_hint() -> Iterator[None]:
-    """Where memory runs out with two models loaded, say how to load one at a time."""
-    try:
-        yield
-    except EvaluationError as error:
-        if ran_out_of_memory(error):
-            alone = "--distributions reference (or off) loads one model at a time"
-            error.hint = "; ".join(filter(None, (error.hint, alone)))
-        raise
 
 
 def _local_obstacle(model: LoadedModel) -> LockstepObstacle | None:

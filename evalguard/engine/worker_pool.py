@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from evalguard.core.question import Loads, Untestable
 from evalguard.core.scorer import Scorer
 from evalguard.engine.batches import check_batches
-from evalguard.engine.refusals import ran_out_of_memory, was_killed
+from evalguard.engine.memory import ran_out_of_memory, was_killed
 from evalguard.engine.schedule import WorkSchedule
 from evalguard.engine.sources import ModelSource
 from evalguard.engine.work import FailedWork, FinishedUnit, Reply, Unit, Work

@@ -28,7 +28,7 @@ from evalguard.engine.choices import Choices, resolve_choices
 from evalguard.engine.error_places import with_location
 from evalguard.engine.fairness import lead_to_tokenizer
 from evalguard.engine.loading.foreign_code import has_own_process, reaching_task_code
-from evalguard.engine.memory_policy import MemoryPolicy
+from evalguard.engine.memory import MemoryPolicy
 from evalguard.engine.run_environment import read_environment
 from evalguard.engine.sources import (
     ModelSource,

@@ -18,7 +18,7 @@ from evalguard.config.guard import GuardSet
 from evalguard.config.options import CompareOptions
 from evalguard.core.settings import Setting, Target
 from evalguard.distributions.task_distributions import GENERATION_ONLY
-from evalguard.engine import memory_policy
+from evalguard.engine import memory
 from evalguard.engine.choices import resolve_choices
 from evalguard.engine.evaluate import Evaluation
 from evalguard.engine.score_models import score_models
@@ -170,7 +170,7 @@ def test_what_generates_has_no_positions_and_says_so(
     assert kl(evaluations, "sw_word").size >= 24
     assert evaluations[0].notes == (f"distributions of sw_gen are not compared: {GENERATION_ONLY}",)
     # Nor would a reference measure them, of models that do not fit in beside each other.
-    monkeypatch.setattr(memory_policy, "fits_in_memory", lambda weights, device: False)
+    monkeypatch.setattr(memory, "fits_in_memory", lambda weights, device: False)
     evaluations = score("llama", "other", tasks=("sw_gen",))
     assert evaluations[1].findings == ()
     assert f"distributions of sw_gen are not compared: {GENERATION_ONLY}" in evaluations[1].notes
@@ -196,7 +196,7 @@ def test_models_without_distributions_are_scored_and_it_is_said(score: Score) ->
 def test_what_does_not_fit_beside_the_base_is_compared_by_reference(
     score: Score, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_policy, "fits_in_memory", lambda weights, device: False)
+    monkeypatch.setattr(memory, "fits_in_memory", lambda weights, device: False)
     evaluations = score("llama", "other", tasks=("sw_word",))
     assert evaluations[1].divergences
     assert evaluations[1].findings == ()

@@ -11,7 +11,7 @@ import pytest
 from scored_models import Score, kl, values
 
 from evalguard.core.settings import Variant
-from evalguard.engine import memory_policy
+from evalguard.engine import memory as decisions
 from evalguard.engine import run_context as bench
 from evalguard.errors import UsageError
 from evalguard.store.fact_cache import open_facts
@@ -169,9 +169,7 @@ def test_memory_says_how_many_models_are_loaded_at_once(
         return scorer
 
     monkeypatch.setattr(bench, "open_scorer", watched)
-    monkeypatch.setattr(
-        memory_policy, "fits_in_memory", lambda weights, device: memory == "sequential"
-    )
+    monkeypatch.setattr(decisions, "fits_in_memory", lambda weights, device: memory == "sequential")
     base, other = score("llama", "other", memory=memory, use_cache=False)
     assert max(most) == (2 if memory == "lockstep" else 1)
     assert kl([base, other], "sw_word").size > 0

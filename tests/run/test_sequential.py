@@ -139,7 +139,7 @@ def test_a_second_run_takes_every_look_from_the_cache(run: Run) -> None:
 def test_models_that_do_not_fit_together_take_turns_at_wider_looks(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.engine.memory_policy.fits_in_memory", lambda *_: False)
+    monkeypatch.setattr("evalguard.engine.memory.fits_in_memory", lambda *_: False)
     scorers = {"a": FakeScorer("m"), "b": NeverRight("m")}
     _, stops = run("a", "b", scorers, use_cache=False)
     task = stops.run.tasks[0]
@@ -161,7 +161,7 @@ def test_the_time_saved_is_that_of_the_documents_left_out_at_the_pace_measured(r
 def test_loading_models_again_counts_against_the_time_saved(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.engine.memory_policy.fits_in_memory", lambda *_: False)
+    monkeypatch.setattr("evalguard.engine.memory.fits_in_memory", lambda *_: False)
     monkeypatch.setattr("evalguard.engine.meter.Meter.seconds_per_load", lambda _: 1000.0)
     _, stops = run("a", "b", {"a": FakeScorer("m"), "b": NeverRight("m")}, use_cache=False)
     assert stops.run.early

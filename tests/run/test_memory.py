@@ -11,8 +11,8 @@ import pytest
 
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Variant
-from evalguard.engine import memory_policy
-from evalguard.engine.memory_policy import MemoryPolicy, expected_bytes
+from evalguard.engine import memory
+from evalguard.engine.memory import MemoryPolicy, expected_bytes
 from evalguard.models.machine import weight_bytes
 from evalguard.tensor_files.loaded_weights import read_loaded_weights
 
@@ -22,7 +22,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     """What room was looked for; there is none."""
     found: list[tuple[int, str]] = []
     monkeypatch.setattr(
-        memory_policy, "fits_in_memory", lambda size, device: bool(found.append((size, device)))
+        memory, "fits_in_memory", lambda size, device: bool(found.append((size, device)))
     )
     return found
 
@@ -66,7 +66,7 @@ def test_a_model_of_the_hub_takes_what_was_downloaded_of_it(
     def here(source: str, revision: str, subfolder: str) -> Path | None:
         return tiny_llama if (source, revision, subfolder) == ("owner/name", "step2", "") else None
 
-    monkeypatch.setattr(memory_policy, "checkpoint_folder", here)
+    monkeypatch.setattr(memory, "checkpoint_folder", here)
     assert expected_bytes(model(pretrained="owner/name", revision="step2")) > 0
     assert expected_bytes(model(pretrained="owner/name")) == 0
 
