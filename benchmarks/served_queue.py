@@ -120,7 +120,7 @@ def _by_block(scorer: Any, requests: Sequence[Any]) -> list[str]:
 
 
 def _blocks(requests: Sequence[Any]) -> list[Any]:
-    from evalguard.engine.evaluate import BLOCK_CUT
+    from evalguard.engine.executor import BLOCK_CUT
     from evalguard.harness.request_blocks import cut_blocks, text_lengths
 
     return cut_blocks(requests, text_lengths(requests), BLOCK_CUT)

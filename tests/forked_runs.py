@@ -20,14 +20,14 @@ _SERVER = """
 import gc, json, os, sys, time
 
 import lm_eval.models.huggingface, pyarrow.parquet, transformers.models.llama.modeling_llama
-import evalguard.comparison.compare, evalguard.engine.evaluate
-import evalguard.engine.lockstep_scoring as lockstep
+import evalguard.comparison.compare, evalguard.engine.executor
+import evalguard.engine.answer as lockstep
 from evalguard.cli import main
 from evalguard.harness.request_blocks import BlockCut, requests_digest
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.store.block_cache import BlockCache
 
-evalguard.engine.evaluate.BLOCK_CUT = BlockCut(fewest=10, most=10)
+evalguard.engine.executor.BLOCK_CUT = BlockCut(fewest=10, most=10)
 alone, together, put = LMScorer.score, lockstep.score_in_lockstep, BlockCache.put
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from benchmarks.speed.timing import cpu_seconds
 from evalguard.core.scorer import Response, Scorer, ScoringPolicy
 from evalguard.core.settings import Variant
-from evalguard.engine.evaluate import Evaluator
-from evalguard.engine.kept_blocks import LoadedModel
+from evalguard.engine.answer import ScoringJob
+from evalguard.engine.block_store import LoadedModel
+from evalguard.engine.executor import Executor
 from evalguard.engine.loading.load_scorer import load_scorer
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.task_options import TaskOptions
@@ -68,7 +69,7 @@ class Ours:
         variant = Variant(name=folder.name, model="hf", model_args=model_args)
         policy = ScoringPolicy(device=device, threads=1)
         self.scorer: Scorer = load_scorer(variant, policy, cache_dir=cache_dir)
-        self._evaluator = Evaluator(tasks=tasks, kept=None, progress=ProgressLine(quiet=True))
+        self._executor = Executor(tasks=tasks, kept=None, progress=ProgressLine(quiet=True))
 
     @property
     def token_budget(self) -> int:
@@ -79,8 +80,8 @@ class Ours:
     def score(self, requests: TaskRequests) -> list[Response]:
         """Answer a task's requests in the blocks that a comparison has; texts are encoded anew."""
         vars(self.scorer)["_lm"].texts = EncodedTexts()
-        alone = self._evaluator.scoring_of(LoadedModel("benchmark", self.scorer))
-        return self._evaluator.score_requests([requests], alone)[0]
+        alone = ScoringJob(models=[LoadedModel("benchmark", self.scorer)])
+        return self._executor.score_requests([requests], alone)[0]
 
     def fed(self, requests: TaskRequests) -> list[tuple[int, ...]]:
         """The tokens that have to be read for each request."""

@@ -32,8 +32,7 @@ from evalguard.config.guard import GuardSet
 from evalguard.config.local_paths import resolve_path
 from evalguard.config.options import DEFAULT_OUTPUT, CompareOptions, make_options
 from evalguard.core.repeat_command import as_comparison
-from evalguard.engine.actors import with_execution
-from evalguard.engine.choices import Choices, resolve_choices, with_workers
+from evalguard.engine.choices import Choices, resolve_choices, with_execution, with_workers
 from evalguard.engine.fairness import lead_to_tokenizer
 from evalguard.engine.interrupts import interruptible
 from evalguard.engine.loading.own_environment import shares_prefixes

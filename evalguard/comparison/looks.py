@@ -22,11 +22,12 @@ from evalguard.core.broken_documents import BrokenDocument
 from evalguard.core.comparison import SequentialRun
 from evalguard.core.figures import figures_of_task
 from evalguard.core.scorer import ModelDescription, Response
+from evalguard.engine.answer import ScoringJob
 from evalguard.engine.batches import score_with_fallback
+from evalguard.engine.block_store import LoadedModel
 from evalguard.engine.choices import Choices
 from evalguard.engine.cluster_fields import cluster_documents
-from evalguard.engine.evaluate import Evaluation, Evaluator
-from evalguard.engine.kept_blocks import LoadedModel
+from evalguard.engine.executor import Evaluation, Executor
 from evalguard.engine.meter import Meter
 from evalguard.engine.run_context import LoadedModels, load_together, open_run_context
 from evalguard.engine.score_models import check_scores, tokens_beside_server
@@ -55,11 +56,11 @@ class _ModelTask:
 class SequentialModel:
     """One model of a sequential run.
 
-    ``evaluator`` is its own: notes of two models that take turns must not mix.
+    ``executor`` is its own: notes of two models that take turns must not mix.
     """
 
     source: ModelSource
-    evaluator: Evaluator
+    executor: Executor
     description: ModelDescription | None = None
     _tasks: dict[str, _ModelTask] = field(default_factory=dict)
     _blocks: list[RequestBlock] = field(default_factory=list)
@@ -69,16 +70,15 @@ class SequentialModel:
         if self.description is None:
             self.description = model.scorer.describe()
             for task in tasks:
-                self._tasks[task] = _ModelTask(self.evaluator.requests(task, model.scorer))
+                self._tasks[task] = _ModelTask(self.executor.requests(task, model.scorer))
         return {name: task.requests for name, task in self._tasks.items()}
 
     def ask(self, model: LoadedModel, task: str, doc_ids: Collection[int]) -> None:
         """Let the model answer these documents."""
         asked = self._tasks[task]
         part = documents_of(asked.requests, doc_ids)
-        self._blocks += self.evaluator.blocks(part)
-        alone = self.evaluator.scoring_of(model)
-        responses = self.evaluator.score_requests([part], alone)[0]
+        self._blocks += self.executor.blocks(part)
+        responses = self.executor.score_requests([part], ScoringJob(models=[model]))[0]
         for request, response in zip(part.requests, responses, strict=True):
             asked.responses[request.doc_id, request.index] = response
 
@@ -88,14 +88,14 @@ class SequentialModel:
         Raises:
             EvaluationError: it is not the server any more that it was before.
         """
-        self.evaluator.check_unchanged(model, self._blocks)
+        self.executor.check_unchanged(model, self._blocks)
 
     def scores(self, task: str, doc_ids: Collection[int]) -> TaskScores:
         """Score these documents of a task, all of which have been answered."""
         asked = self._tasks[task]
         part = documents_of(asked.requests, doc_ids)
         answers = part.in_order(asked.responses)
-        return self.evaluator.scoring.scores(self.source.name, part, answers, self.description)
+        return self.executor.scoring.scores(self.source.name, part, answers, self.description)
 
     def evaluation(self, drawn: Mapping[str, Sequence[int]]) -> Evaluation:
         """The model's scores of the documents that were drawn in the end."""
@@ -104,10 +104,10 @@ class SequentialModel:
             name=self.source.name,
             description=self.description,
             scores={task: self.scores(task, doc_ids) for task, doc_ids in drawn.items()},
-            shown=self.evaluator.scoring.shown_by(self.source.name),
-            groups=self.evaluator.tasks.aggregates,
-            notes=tuple(self.evaluator.notes),
-            findings=tuple(self.evaluator.findings),
+            shown=self.executor.scoring.shown_by(self.source.name),
+            groups=self.executor.tasks.aggregates,
+            notes=tuple(self.executor.notes),
+            findings=tuple(self.executor.findings),
         )
 
 
@@ -157,11 +157,11 @@ def _score_looks(
         context.say_what_is_scored_anew(models)
         for source in sources:
             if isinstance(source, BaselineSource):
-                check_stored_requests(source, context.evaluator, choices)
+                check_stored_requests(source, context.executor, choices)
         with load_together(context, models) as loaded:
             asked = [
                 SequentialModel(
-                    source=model, evaluator=replace(context.evaluator, notes=[], findings=[])
+                    source=model, executor=replace(context.executor, notes=[], findings=[])
                 )
                 for model in models
             ]
@@ -198,9 +198,9 @@ class _SequentialRun:
 
     def ask(self) -> None:
         """Let every model answer the next documents of every task that is not decided."""
-        evaluator = self.loaded.context.evaluator
+        executor = self.loaded.context.executor
         for asked, model in self.loaded.each(self.asked):
-            requests = asked.begin(model, evaluator.tasks.names)
+            requests = asked.begin(model, executor.tasks.names)
             self.draws = self.draws or {task: self._draw(of) for task, of in requests.items()}
             for draw in self.active:
                 asked.ask(model, draw.task, draw.fresh)
@@ -220,7 +220,7 @@ class _SequentialRun:
                 draw.look(base, candidate, self.rule, self.choices, self._base_of_all(draw))
             if not draw.finished:
                 note = f"{draw.task}: not decided yet, on to {len(draw.drawn):,} documents"
-                self.loaded.context.evaluator.progress.note(note)
+                self.loaded.context.executor.progress.note(note)
 
     def scored(self) -> tuple[ScoredSide, ScoredSide]:
         """Both sides, with the documents that were drawn."""
@@ -264,7 +264,7 @@ class _SequentialRun:
 
         Documents come in random order: those asked are like the others.
         """
-        meter = self.loaded.context.evaluator.meter
+        meter = self.loaded.context.executor.meter
         more_loads = max(self.loaded.loads - len(self.asked), 0)
         saved = -more_loads * meter.seconds_per_load()
         for draw in self.draws.values():
@@ -282,7 +282,7 @@ class _SequentialRun:
         looks, reason = planned_looks(requests.n_documents, factor=factor), ""
         grouped = [
             group.name
-            for group in self.loaded.context.evaluator.tasks.aggregates
+            for group in self.loaded.context.executor.tasks.aggregates
             if requests.task in group.tasks
         ]
         if grouped:

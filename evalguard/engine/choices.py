@@ -42,6 +42,7 @@ from evalguard.harness.task_options import ChatFile, TaskOptions, read_chat_file
 from evalguard.models.arguments import CHAT_TYPES, HF_TYPES
 from evalguard.models.served.shown_logprobs import TOP_ARGUMENT
 from evalguard.store.cache_folder import cache_size_limit
+from evalguard.worker.ray_cluster import check_ray
 
 DEFAULT_SEED = 1234
 DEFAULT_SEQUENTIAL_ALPHA = 0.05
@@ -162,6 +163,24 @@ def resolve_choices(
 def with_workers(options: CompareOptions, choices: Choices) -> CompareOptions:
     """The options with what was settled about worker processes."""
     return replace(options, worker=choices.worker, timeout=choices.timeout)
+
+
+def with_execution(options: CompareOptions, choices: Choices) -> CompareOptions:
+    """The options with the place where models run, as it was settled.
+
+    Raises:
+        UsageError: models are to run on a cluster, and Ray is missing or too old, or there is no
+            cache to bring scores together in.
+    """
+    if not choices.execution:
+        return replace(options, execution="")
+    check_ray()
+    if not options.use_cache:
+        raise UsageError(
+            "--no-cache: actors bring their scores together in the score cache",
+            hint="--cache-dir FOLDER with an empty folder scores everything anew",
+        )
+    return replace(options, execution=choices.execution, worker="always")
 
 
 def _find_guard(source: Source) -> Guard | None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from evalguard.core.compare_report import AnswerCounts, Phase, PhaseName, Resources
 from evalguard.core.scorer import Response, Scorer
-from evalguard.engine.task_progress import ScoredBlocks
 from evalguard.harness.request_blocks import RequestBlock
 from evalguard.models.machine import peak_device_memory
 from evalguard.worker.process_family import peak_memory
@@ -25,15 +24,10 @@ class _SpentTime:
     cpu: float = 0.0
 
 
-# In place of a task: several at the same time, whose time goes to each block's as that comes in.
-_AHEAD = "\0"
-
-
 @dataclass(slots=True)
 class _TaskWork:
     documents: int = 0
     kept: int = 0
-    ahead: int = 0
     tokens: Counter[int] = field(default_factory=Counter)
     hidden: bool = False
 
@@ -98,12 +92,6 @@ class Meter:
             self._charge()
             self._inside.pop()
 
-    @contextmanager
-    def ahead(self, model: str) -> Iterator[None]:
-        """Count the time spent inside as that of scoring the blocks that come in meanwhile."""
-        with self.phase("scoring", (model,), _AHEAD):
-            yield
-
     def loaded(self, scorer: Scorer) -> None:
         """Count a model that was loaded, and see what memory it takes in the end."""
         self.loads += 1
@@ -119,37 +107,15 @@ class Meter:
             whole.cpu += before.cpu
 
     def count(
-        self, models: Sequence[str], blocks: Sequence[RequestBlock], answered: ScoredBlocks
+        self, model: str, block: RequestBlock, responses: Sequence[Response], *, kept: bool
     ) -> None:
-        """Count an answered block, each model's responses."""
-        for model, block, told, kept in zip(
-            models, blocks, answered.responses, answered.kept, strict=True
-        ):
-            documents = len(block.doc_ids)
-            work = self._work.setdefault((model, block.requests[0].task), _TaskWork())
-            again = min(work.ahead, documents)
-            work.ahead -= again
-            work.documents += documents - again
-            if kept:
-                work.kept += documents - again
-            else:
-                self._feed(work, block, told)
-
-    def count_ahead(self, model: str, block: RequestBlock, responses: Sequence[Response]) -> None:
-        """Count a block that was scored before it is asked for: it will then come from the cache.
-
-        The time since the block before, inside ``ahead``, becomes that of this task.
-        """
-        self._charge()
-        task, documents = block.requests[0].task, len(block.doc_ids)
-        waited = self._spent.pop(("scoring", (model,), _AHEAD), _SpentTime())
-        spent = self._spent.setdefault(("scoring", (model,), task), _SpentTime())
-        spent.wall += waited.wall
-        spent.cpu += waited.cpu
-        work = self._work.setdefault((model, task), _TaskWork())
-        work.documents += documents
-        work.ahead += documents
-        self._feed(work, block, responses)
+        """Count what a model answered to a block; ``kept``: before this run."""
+        work = self._work.setdefault((model, block.requests[0].task), _TaskWork())
+        work.documents += len(block.doc_ids)
+        if kept:
+            work.kept += len(block.doc_ids)
+        else:
+            self._feed(work, block, responses)
 
     def pace(self, model: str, task: str) -> TaskPace | None:
         """What a model did for a task; None where it did nothing, or all was kept."""

@@ -15,7 +15,7 @@ from evalguard.core.findings import Finding
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import digest_of
 from evalguard.distributions.reference_file import ReferenceFile
-from evalguard.engine.sources import ModelSource, ReferenceSource
+from evalguard.engine.sources import ReferenceSource
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.request_blocks import requests_digest
 from evalguard.models.identity import package_versions, policy_for_identity, requested_batching
@@ -126,9 +126,7 @@ def _complete(path: Path) -> Iterator[None]:
         ) from error
 
 
-def describe_reference(
-    source: ModelSource, description: ModelDescription, top_k: int
-) -> dict[str, Any]:
+def describe_reference(name: str, description: ModelDescription, top_k: int) -> dict[str, Any]:
     """What a reference file says of its base.
 
     Raises:
@@ -136,12 +134,12 @@ def describe_reference(
     """
     if description.identity is None:
         raise UsageError(
-            f"no reference file can be written of '{source.name}': its weights cannot be proven",
+            f"no reference file can be written of '{name}': its weights cannot be proven",
             hint="leave out --save-reference; --distributions reference works without a file",
         )
     return {
         "evalguard": evalguard.__version__,
-        "base": source.name,
+        "base": name,
         "digest": digest_of(dict(description.identity)),
         "vocabulary": [description.vocabulary_digest, description.vocabulary_size],
         "top_k": top_k,

@@ -15,12 +15,12 @@ from evalguard.core.document_columns import Rows
 from evalguard.core.findings import Finding
 from evalguard.core.scorer import AheadScorer, ModelDescription, Request, Scorer, ScoringPolicy
 from evalguard.core.settings import Variant, digest_of
-from evalguard.engine.actors import ActorScoring
 from evalguard.engine.batches import check_same_policy, policy_after
+from evalguard.engine.block_store import LoadedModel
 from evalguard.engine.choices import Choices
 from evalguard.engine.cluster_fields import check_clusters
 from evalguard.engine.error_places import with_location
-from evalguard.engine.evaluate import Evaluator, served_scorer
+from evalguard.engine.executor import Executor, served_scorer
 from evalguard.engine.fairness import (
     AskedPrompt,
     RequestPlace,
@@ -33,7 +33,6 @@ from evalguard.engine.fairness import (
     refuse_other_prompts,
 )
 from evalguard.engine.interrupts import interruptible
-from evalguard.engine.kept_blocks import LoadedModel
 from evalguard.engine.loading.foreign_code import (
     has_own_process,
     needs_worker,
@@ -48,6 +47,7 @@ from evalguard.engine.loading.scorer_opening import open_scorer
 from evalguard.engine.memory import MemoryPolicy
 from evalguard.engine.meter import Meter
 from evalguard.engine.servers import keep_servers
+from evalguard.engine.slots import ClusterSlots
 from evalguard.engine.sources import ModelSource
 from evalguard.engine.task_scores import TaskScoring
 from evalguard.errors import FallbackError, WorkerError
@@ -75,16 +75,14 @@ class RunContext:
 
     ``known`` is what is remembered of models; None: every model is loaded. ``shown_tokens``: how
     many tokens of its distributions a model in this process shows, beside a server that shows some.
-    ``actors`` score blocks on a cluster; None: the models run on this machine.
     """
 
-    evaluator: Evaluator
+    executor: Executor
     choices: Choices
     options: CompareOptions
     cache_dir: Path
     known: KnownModels | None = None
     shown_tokens: int = 0
-    actors: ActorScoring | None = None
     _opened: list[Scorer] = field(default_factory=list)
     _descriptions: list[ModelDescription] = field(default_factory=list)
     _asked: dict[RequestPlace, AskedPrompt] = field(default_factory=dict)
@@ -100,7 +98,7 @@ class RunContext:
     @property
     def places(self) -> int | None:
         """Where a cluster has room for a model; None: the models are on this machine."""
-        return None if self.actors is None else self.actors.places
+        return None if self.executor.slots is None else self.executor.slots.places
 
     def holds_beside(self, first: LoadedModel, other: ModelSource) -> bool:
         """Whether another model is to be loaded beside a first one."""
@@ -109,12 +107,12 @@ class RunContext:
 
     def expect_prompts_of(self, rows: Mapping[str, Rows]) -> None:
         """Refuse a model, once it is loaded, whose chat template asks other than a stored base."""
-        if self.evaluator.chat:
-            self._asked.update(read_asked_prompts(rows, self.evaluator.tasks.names))
+        if self.executor.chat:
+            self._asked.update(read_asked_prompts(rows, self.executor.tasks.names))
 
-    def with_evaluator(self, evaluator: Evaluator) -> RunContext:
-        """The same models, scored by another evaluator and compared with one another anew."""
-        return replace(self, evaluator=evaluator, _descriptions=[], _asked={})
+    def with_executor(self, executor: Executor) -> RunContext:
+        """The same models, scored by another executor and compared with one another anew."""
+        return replace(self, executor=executor, _descriptions=[], _asked={})
 
     @contextmanager
     def open_model(self, source: ModelSource) -> Iterator[LoadedModel]:
@@ -124,16 +122,16 @@ class RunContext:
             EvaluationError: if it cannot be loaded; MisalignedRunsError if it reads other tokens.
             UsageError: for clusters that no document has.
         """
-        scorer = self.load(source)
+        model = self.load(source)
         try:
-            self._check_clusters(scorer)
-            self._check_fair(scorer)
-            self._probe(LoadedModel(source.name, scorer))
-            self._warm_up(LoadedModel(source.name, scorer))
-            yield LoadedModel(source.name, scorer)
-            self._note_unloaded(source, scorer)
+            self._check_clusters(model.scorer)
+            self._check_fair(model.scorer)
+            self._probe(model)
+            self._warm_up(model)
+            yield model
+            self._note_unloaded(source, model.scorer)
         finally:
-            scorer.close()
+            model.scorer.close()
 
     @contextmanager
     def open_models(self, sources: Sequence[ModelSource]) -> Iterator[tuple[LoadedModel, ...]]:
@@ -167,15 +165,15 @@ class RunContext:
     def _note_unloaded(self, source: ModelSource, scorer: Scorer) -> None:
         if isinstance(scorer, LazyScorer) and scorer.from_cache and not scorer.is_loaded:
             blocks = len(scorer.from_cache)
-            self.evaluator.progress.note(f"{source.name}: all {blocks:,} blocks kept, not loaded")
+            self.executor.progress.note(f"{source.name}: all {blocks:,} blocks kept, not loaded")
 
     def _check_clusters(self, scorer: Scorer) -> None:
         """Refuse a field that no document has before anything is scored, not after."""
         if self._descriptions or not self.choices.clusters.declared:
             return
         with interruptible("building the requests"):
-            names = self.evaluator.tasks.names
-            fields = {task: self.evaluator.requests(task, scorer).fields for task in names}
+            names = self.executor.tasks.names
+            fields = {task: self.executor.requests(task, scorer).fields for task in names}
         check_clusters(self.choices.clusters, fields)
 
     def _check_fair(self, scorer: Scorer) -> None:
@@ -185,7 +183,7 @@ class RunContext:
         different vocabularies have to be declared.
         """
         description = scorer.describe()
-        allow, chat = self.choices.allow, self.evaluator.chat
+        allow, chat = self.choices.allow, self.executor.chat
         if "tokens" not in self.choices.declared:
             for before in self._descriptions[:1]:
                 check_vocabularies(before, description)
@@ -197,7 +195,7 @@ class RunContext:
     def _check_requests(self, scorer: Scorer) -> None:
         """Compare what this model is asked, and the token ids of it, with the first one's."""
         allow, requests = self.choices.allow, self._sample(scorer)
-        if self.evaluator.chat and "prompt" not in allow:
+        if self.executor.chat and "prompt" not in allow:
             refuse_other_prompts(self._asked, requests)
         may_differ = "tokens" in allow
         if may_differ and isinstance(scorer, LazyScorer):
@@ -211,7 +209,7 @@ class RunContext:
         ]
         if may_differ:
             found = find_other_encodings(requests, before, encoded)
-            self.evaluator.beforehand += [of for of in found if of not in self.evaluator.beforehand]
+            self.executor.beforehand += [of for of in found if of not in self.executor.beforehand]
         else:
             check_encodings(requests, before, encoded)
         if not self._descriptions:
@@ -224,8 +222,8 @@ class RunContext:
         if served is None:
             return
         with interruptible("asking the server what it gives"):
-            kinds = self.evaluator.kinds_to_ask(model)
-            blocks = self.evaluator.first_blocks(model.scorer, _ENCODED_DOCUMENTS) if kinds else []
+            kinds = self.executor.kinds_to_ask(model)
+            blocks = self.executor.first_blocks(model.scorer, _ENCODED_DOCUMENTS) if kinds else []
             requests = [one for block in blocks if block.kind in kinds for one in block.requests]
             served.probe(requests)
 
@@ -234,19 +232,19 @@ class RunContext:
 
         A server runs already, and what it was asked it would answer from its prefix cache.
         """
-        meter = self.evaluator.meter
+        meter = self.executor.meter
         if not meter.steady or served_scorer(model.scorer) is not None:
             return
         with interruptible(f"warming up {model.name}"), meter.phase("loading", (model.name,)):
-            for block in self.evaluator.first_blocks(model.scorer, _WARMING_DOCUMENTS):
+            for block in self.executor.first_blocks(model.scorer, _WARMING_DOCUMENTS):
                 model.scorer.score(block.requests)
 
     def _sample(self, scorer: Scorer) -> list[Request]:
         """The first requests of every task; as this model is asked them."""
-        blocks = self.evaluator.first_blocks(scorer, _ENCODED_DOCUMENTS)
+        blocks = self.executor.first_blocks(scorer, _ENCODED_DOCUMENTS)
         return [request for block in blocks for request in block.requests]
 
-    def load(self, source: ModelSource) -> Scorer:
+    def load(self, source: ModelSource) -> LoadedModel:
         """Load a model, or put that off where all about it is known; the caller closes it.
 
         Raises:
@@ -266,9 +264,7 @@ class RunContext:
             scorer.close()
             raise
         self.match_batches_of(scorer)
-        if self.actors is not None:
-            self.actors.register(scorer, replace(source, policy=policy))
-        return scorer
+        return LoadedModel(source.name, scorer, replace(source, policy=policy))
 
     def load_apart(self, source: ModelSource) -> Scorer:
         """Load a model that need not be scored as the others; the caller closes it.
@@ -283,19 +279,19 @@ class RunContext:
         if client is not None:
             return client
         self._check_unloaded()
-        self.evaluator.progress.note(f"loading {source.name}")
-        loading = self.evaluator.meter.phase("loading", (source.name,))
+        self.executor.progress.note(f"loading {source.name}")
+        loading = self.executor.meter.phase("loading", (source.name,))
         with interruptible(f"loading {source.name}"), with_location(source), loading:
             try:
                 scorer = open_scorer(source.variant, policy, self.options, cache_dir=self.cache_dir)
             except WorkerError as error:
-                if self.actors is None or error.cause != "unplaced":
+                if self.executor.slots is None or error.cause != "unplaced":
                     raise
-                self.actors.close()  # they have the places that are left of a cluster
+                self.executor.slots.close()  # they have the places that are left of a cluster
                 scorer = open_scorer(source.variant, policy, self.options, cache_dir=self.cache_dir)
         if isinstance(scorer, LMScorer):
             scorer.show_top_tokens(self.shown_tokens)
-        self.evaluator.meter.loaded(scorer)
+        self.executor.meter.loaded(scorer)
         self._keep_answers(source, scorer)
         return scorer
 
@@ -312,7 +308,7 @@ class RunContext:
         where = asked.served.url if serve is None else serve.declared
         self._check_address(source, asked, str(where))
         served = asked.served
-        if self.evaluator.kept is None:
+        if self.executor.kept is None:
             return  # a model that is to be asked once more is asked
         if runs_other_code() and not has_own_process(source.variant):
             return  # what encodes its texts may be another's doing
@@ -325,7 +321,7 @@ class RunContext:
             self._answers[path] = journal
             self._say_problems(source.name, journal)
             if journal.found:
-                self.evaluator.progress.note(
+                self.executor.progress.note(
                     f"{source.name}: {journal.found:,} answers of an interrupted run are used"
                 )
         asked.keep_answers(journal)
@@ -353,7 +349,7 @@ class RunContext:
     def _say_problems(self, name: str, journal: AnswerFile) -> None:
         while journal.problems:
             problem = journal.problems.pop(0)
-            self.evaluator.progress.note(f"{name}: {problem}" if name else problem)
+            self.executor.progress.note(f"{name}: {problem}" if name else problem)
 
     def close_answers(self, *, finished: bool) -> None:
         """Close what served models' answers are kept in; remove it where the run is finished."""
@@ -369,12 +365,12 @@ class RunContext:
         if self.known is None:
             return None
         if source.variant.build is not None:
-            self.evaluator.progress.note(f"building {source.name}, unless that is done")
+            self.executor.progress.note(f"building {source.name}, unless that is done")
         with interruptible(f"reading the files of {source.name}"), with_location(source):
             worker = needs_worker(source.variant, self.options)
             known = self.known.of(source.variant, policy, worker=worker)
         if known is not None and known.unfinished:
-            self.evaluator.progress.note(
+            self.executor.progress.note(
                 f"{source.name}: scores of a run that has not finished are kept: --unchanged-since "
                 f"{' or '.join(known.unfinished)} goes on from them, if nothing that its code "
                 "reads has changed"
@@ -389,7 +385,7 @@ class RunContext:
         Raises:
             UsageError: naming the task and the type.
         """
-        for task in self.evaluator.tasks.of_likelihoods[:1]:
+        for task in self.executor.tasks.of_likelihoods[:1]:
             for source in sources:
                 arguments = source.variant.model_args
                 model = arguments.get("model") or arguments.get("pretrained") or ""
@@ -426,7 +422,7 @@ class RunContext:
         text = scored_anew([source.variant for source in sources])
         if text and not names <= _named:
             _named.update(names)
-            self.evaluator.progress.note(text)
+            self.executor.progress.note(text)
 
     def _lazy(self, source: ModelSource, policy: ScoringPolicy, known: KnownModel) -> Scorer:
         here = not needs_worker(source.variant, self.options)
@@ -436,7 +432,7 @@ class RunContext:
         same = replace(policy, token_budget=budget) if isinstance(budget, int) else policy
         scorer = LazyScorer(source.name, known, lambda: self._open(source, same), here=here)
         for problem in known.facts.problems:
-            self.evaluator.progress.note(problem)
+            self.executor.progress.note(problem)
         known.facts.problems.clear()
         return scorer
 
@@ -511,10 +507,10 @@ def open_run_context(
         note_task_code(tasks.executed)
         meter = meter or Meter()
         meter.start_over()
-        actors = ActorScoring(options, cache_dir) if options.execution else None
-        if actors is not None:
-            stack.callback(actors.close)
-        evaluator = Evaluator(
+        slots = ClusterSlots(options, cache_dir, progress.note) if options.execution else None
+        if slots is not None:
+            stack.callback(slots.close)
+        executor = Executor(
             tasks=tasks,
             kept=cache_dir if options.use_cache else None,
             progress=progress,
@@ -526,18 +522,17 @@ def open_run_context(
                 figures=choices.gate.figure_names,
                 expected=choices.answers,
             ),
-            score_ahead=None if actors is None else actors.score,
+            slots=slots,
             show_tokens=shown_tokens > 0,
         )
-        stack.callback(evaluator.close)
+        stack.callback(executor.close)
         context = RunContext(
-            evaluator=evaluator,
+            executor=executor,
             choices=choices,
             options=options,
             cache_dir=cache_dir,
             known=known,
             shown_tokens=shown_tokens,
-            actors=actors,
         )
         stack.callback(context.close_clients)
         try:

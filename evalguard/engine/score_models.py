@@ -8,7 +8,7 @@ from dataclasses import replace
 from evalguard.config.options import CompareOptions
 from evalguard.engine.batches import score_with_fallback
 from evalguard.engine.choices import Choices
-from evalguard.engine.evaluate import Evaluation
+from evalguard.engine.executor import Evaluation
 from evalguard.engine.interrupts import interruptible
 from evalguard.engine.meter import Meter
 from evalguard.engine.outputs.scored_outputs import score_dumps
@@ -63,11 +63,11 @@ def score_models(
         shown = tokens_beside_server(sources)
         with open_run_context(choices, options, meter=meter, shown_tokens=shown) as context:
             if shown and choices.gate.needs_distributions:
-                context.evaluator.progress.note(_BOUND_ALONE)
+                context.executor.progress.note(_BOUND_ALONE)
             context.check_asked(sources)
             context.say_what_is_scored_anew(sources)
             if stored is not None:
-                check_stored_requests(stored, context.evaluator, choices)
+                check_stored_requests(stored, context.executor, choices)
                 context.expect_prompts_of(stored.run.rows)
             plan = ScoringPlan(context)
             if reference is not None:

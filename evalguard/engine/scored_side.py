@@ -14,7 +14,7 @@ from evalguard.core.scores import NotCompared, ScoreTable, TaskGroup
 from evalguard.core.settings import Value
 from evalguard.core.shown_tokens import ShownTokens
 from evalguard.distributions.task_distributions import TaskDivergences
-from evalguard.engine.evaluate import Evaluation
+from evalguard.engine.executor import Evaluation
 from evalguard.engine.run_identities import identify_file, identify_model, identify_run
 from evalguard.engine.sources import (
     BaselineSource,

@@ -50,12 +50,12 @@ def check_scorer(source: ModelSource, context: RunContext) -> tuple[str, ...]:
         unlike.add("loglikelihood_rolling")
     kept = {
         task: [p for p in pairs if p[0].kind not in unlike]
-        for (model, task), pairs in context.evaluator.scoring.aside.items()
+        for (model, task), pairs in context.executor.scoring.aside.items()
         if model == source.name
     }
     whole = {
         task
-        for (model, task), pairs in context.evaluator.scoring.aside.items()
+        for (model, task), pairs in context.executor.scoring.aside.items()
         if model == source.name and any(r.kind == "loglikelihood_rolling" for r, _ in pairs)
     }
     asked = [request for pairs in kept.values() for request, _ in pairs]

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from evalguard.conversion.planning import plan_conversion
+from evalguard.core.divergence import SAMPLES
 from evalguard.core.findings import Finding
 from evalguard.core.scorer import ModelDescription, cached_between, count_cached_tokens
 from evalguard.core.settings import digest_of
+from evalguard.distributions.reference_file import ReferenceWriter
 from evalguard.distributions.task_distributions import GENERATION_ONLY, DivergenceTables
-from evalguard.engine.by_reference import ReferenceScoring
-from evalguard.engine.evaluate import Evaluation, Evaluator, served_scorer
-from evalguard.engine.fairness import share_vocabulary
+from evalguard.engine.answer import ScoringJob
+from evalguard.engine.block_store import BaseReferences, LoadedModel, UnitAnswer
+from evalguard.engine.executor import Evaluation, Executor, served_scorer
+from evalguard.engine.fairness import check_vocabularies, share_vocabulary
 from evalguard.engine.interrupts import interruptible
-from evalguard.engine.kept_blocks import LoadedModel
 from evalguard.engine.loading.foreign_code import brings_code, has_own_process
 from evalguard.engine.loading.lazy_scorer import runs_here
 from evalguard.engine.loading.own_environment import shows_distributions
-from evalguard.engine.lockstep_scoring import LockstepScoring
 from evalguard.engine.memory import advise_one_at_a_time
+from evalguard.engine.reference_scorer import ReferenceScorer, describe_reference
 from evalguard.engine.run_context import RunContext
 from evalguard.engine.sources import ModelSource, ReferenceSource
-from evalguard.errors import UsageError
+from evalguard.errors import FallbackError, StoreError, UsageError
 from evalguard.harness.request_blocks import RequestBlock
 from evalguard.models.arguments import REMOTE_TYPES, SERVED_TYPES
 from evalguard.models.served.shown_logprobs import TOP_ARGUMENT
@@ -97,13 +102,28 @@ class ScoringPlan:
         """Score a candidate beside a base that a file keeps; both evaluations.
 
         Raises:
+            UsageError: the file is damaged, or its base was scored otherwise than the candidate
+                can be.
             UsageError, EvaluationError, Interrupted: as ``evaluate``.
         """
-        return self._measured(*ReferenceScoring(self.context).evaluate_beside(base, candidate))
+        with closing(ReferenceScorer(base, self.context.choices.policy)) as stored:
+            self.context.match_batches_of(stored)
+            references = BaseReferences(top_k=stored.top_k, key=stored.key, file=stored)
+            job = ScoringJob(models=[LoadedModel(base.name, stored)], leaves=references)
+            (ours,) = self._executor.score(job)
+            try:
+                with self.context.open_model(candidate) as model:
+                    return self._score_candidate(model, references, ours)
+            except FallbackError as error:  # it may have been hours of work, and stays
+                raise UsageError(
+                    f"{base.path} holds a base that was scored otherwise than this candidate can "
+                    f"be: {error}",
+                    hint=f"make another file, with {_PLAINER_OPTIONS[error.giving_up]}",
+                ) from error
 
     @property
-    def _evaluator(self) -> Evaluator:
-        return self.context.evaluator
+    def _executor(self) -> Executor:
+        return self.context.executor
 
     @property
     def _needed(self) -> bool:
@@ -117,12 +137,12 @@ class ScoringPlan:
         """
         if self.context.memory.opens_all(
             separate_servers=are_separate_servers(sources),
-            on_cluster=self.context.actors is not None,
+            on_cluster=self._executor.slots is not None,
         ):
             with self.context.open_models(sources) as models:
                 for model in models:
-                    self._evaluator.begin(self._evaluator.scoring_of(model))
-                return [self._scores(model) for model in models]
+                    self._executor.begin(ScoringJob(models=[model]))
+                return [self._executor.evaluate(model) for model in models]
         self.context.open_clients(sources)
         return [self._alone(source) for source in sources]
 
@@ -139,24 +159,22 @@ class ScoringPlan:
             model = run.enter_context(self.context.open_model(source))
             references = None
             if mode != "off" and model.scorer.describe().gives_rows:
-                by_reference = ReferenceScoring(self.context)
-                first, references = by_reference.score_base(model, run)
+                first, references = self._score_base(model, run)
             else:
-                first = self._scores(model)
+                first = self._executor.evaluate(model)
             if served_scorer(model.scorer) is not None:  # this one has its answers already
                 model = run.enter_context(self.context.open_model(source))
             before = count_cached_tokens(model.scorer)
             if references is None:
-                again = self._scores(model)
+                again = self._executor.evaluate(model)
             else:
-                again, found = by_reference.score_candidate(model, references, first)
-                again = self._measured([first, again], found)[-1]
+                again = self._score_candidate(model, references, first)[-1]
             after = count_cached_tokens(model.scorer)
         return AskedAgain(evaluation=again, cached_tokens=cached_between(before, after))
 
     def _alone(self, source: ModelSource) -> Evaluation:
         with self.context.open_model(source) as model:
-            return self._scores(model)
+            return self._executor.evaluate(model)
 
     def _side_by_side(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
         with ExitStack() as opened:
@@ -169,24 +187,23 @@ class ScoringPlan:
                 both = (base, candidate)
                 return self._by_reference(hindrance, both, first, opened.pop_all())
             self._refuse_unmeasured(hindrance)
-            ours = self._scores(first)
+            ours = self._executor.evaluate(first)
         return self._say_unmeasured(hindrance, [ours, self._alone(candidate)])
 
     def _both_open(self, first: LoadedModel, second: LoadedModel) -> list[Evaluation]:
         hindrance = _local_obstacle(second) or _other_vocabulary(first, second)
         if hindrance is not None:
             self._refuse_unmeasured(hindrance)
-            return self._say_unmeasured(hindrance, [self._scores(one) for one in (first, second)])
-        lockstep = LockstepScoring(
-            base=first,
-            candidate=second,
-            store=self._evaluator.store,
-            seed=self.context.choices.policy.seed,
-        )
+            return self._say_unmeasured(
+                hindrance, [self._executor.evaluate(one) for one in (first, second)]
+            )
+        lockstep = ScoringJob(models=[first, second], seed=self.context.choices.policy.seed)
         if self._leaves_reference(lockstep):
-            return self._measured(*ReferenceScoring(self.context).evaluate_open(first, second))
+            with ExitStack() as run:
+                ours, references = self._score_base(first, run)
+                return self._score_candidate(second, references, ours)
         with advise_one_at_a_time():
-            found = self._evaluator.evaluate_with(lockstep)
+            found = self._executor.score(lockstep)
         return self._measured(found, lockstep.divergences)
 
     def _by_reference(
@@ -202,29 +219,28 @@ class ScoringPlan:
             first: the base, open in ``opened``, which is closed before the candidate is loaded.
         """
         base, candidate = sources
-        by_reference = ReferenceScoring(self.context)
         with ExitStack() as run:
             with opened:
                 before = first.scorer.describe()
                 references = None
                 if before.gives_rows:
-                    ours, references = by_reference.score_base(first, run)
+                    ours, references = self._score_base(first, run)
                 else:
-                    ours = self._scores(first)
+                    ours = self._executor.evaluate(first)
             with self.context.open_model(candidate) as second:
                 told = second.scorer.describe()
                 unlike = _no_rows(base, before) or _no_rows(candidate, told)
                 unlike = unlike or _unlike_vocabularies(before, told)
                 if references is not None and unlike is None:
-                    theirs, found = by_reference.score_candidate(second, references, ours)
                     note = f"distributions are compared by reference: {hindrance.reason}"
-                    return [_with_notes(o, (note,)) for o in self._measured([ours, theirs], found)]
-                theirs = self._scores(second)
+                    both = self._score_candidate(second, references, ours)
+                    return [_with_notes(one, (note,)) for one in both]
+                theirs = self._executor.evaluate(second)
         assert unlike is not None  # a base without references shows no rows
         self._refuse_unmeasured(unlike)
         return self._say_unmeasured(unlike, [ours, theirs])
 
-    def _leaves_reference(self, lockstep: LockstepScoring) -> bool:
+    def _leaves_reference(self, lockstep: ScoringJob) -> bool:
         """Whether the base of two open models is to leave a reference, or has left one.
 
         So it is where more candidates follow, and where its scores are all kept: it comes for a
@@ -234,24 +250,86 @@ class ScoringPlan:
         if choices.mode != "auto" or self._needed or self.base_again:
             return False
         with interruptible("looking into the cache"):
-            pairs = list(_block_pairs(self._evaluator, lockstep))
-            if not all(lockstep.store.entry(ours, lockstep.base).is_there for ours, _ in pairs):
+            store, base = self._executor.store, lockstep.models[0]
+            pairs = list(_block_pairs(self._executor, lockstep))
+            if not all(store.entry(ours, base).is_there for ours, _ in pairs):
                 return choices.base_recurs
             if all(ours.kind == "generate_until" for ours, _ in pairs):
                 return False
-            return not all(entry.is_there for pair in pairs for entry in lockstep.entries(pair))
+            units = [lockstep.unit(pair) for pair in pairs]
+            entries = (one for unit in units for one in store.entries(unit, lockstep.models))
+            return not all(entry.is_there for entry in entries)
 
     def _one_by_one(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
-        by_reference = ReferenceScoring(self.context)
-        return self._measured(*by_reference.evaluate(base, candidate))
+        """Score the base; then score the candidate against what it leaves."""
+        file = self.context.choices.distributions.file
+        with ExitStack() as run:
+            with self.context.open_model(base) as model:
+                ours, references = self._score_base(model, run, file)
+            try:
+                with self.context.open_model(candidate) as model:
+                    return self._score_candidate(model, references, ours)
+            except FallbackError:
+                if file is not None:  # both start again, and its base was scored otherwise
+                    file.unlink(missing_ok=True)
+                raise
 
-    def _scores(self, model: LoadedModel) -> Evaluation:
-        return self._evaluator.evaluate(*model)
+    def _score_base(
+        self, model: LoadedModel, run: ExitStack, file: Path | None = None
+    ) -> tuple[Evaluation, BaseReferences]:
+        """Score an open base, and keep its references.
+
+        Args:
+            run: ends with the run, and with it what nothing would recognise later.
+            file: where they are to be written, too.
+        """
+        _check_shows_distributions(model)
+        store, top_k = self._executor.store, self.context.choices.distributions.top_k
+        key, folder = store.key(model.scorer), None
+        if key is None:
+            folder = Path(run.enter_context(TemporaryDirectory(prefix="evalguard-references-")))
+        references = store.references_of(key, top_k=top_k, folder=folder)
+        self._say_scored_again(model, references)
+        job = ScoringJob(models=[model], leaves=references)
+        with ExitStack() as stack:
+            if file is not None:
+                facts = describe_reference(model.name, model.scorer.describe(), top_k)
+                facts |= {"samples": SAMPLES}
+                writer = stack.enter_context(_open_writer(file, facts, self._executor.note))
+                job.write = _AnswerFile(self._executor, writer).add
+            (ours,) = self._executor.score(job)
+        return ours, references
+
+    def _say_scored_again(self, base: LoadedModel, references: BaseReferences) -> None:
+        """Say why a base is run whose scores are all kept."""
+        executor, scorer = self._executor, base.scorer
+        with interruptible("looking into the cache"):
+            requests = [executor.requests(task, scorer) for task in executor.tasks.names]
+            blocks = [block for one in requests for block in executor.blocks(one)]
+            asked = [block for block in blocks if block.kind != "generate_until"]
+            kept = all(executor.store.entry(block, base).is_there for block in asked)
+            entries = [entry for block in asked for entry in references.entries(block, [base])]
+        if kept and not all(entry.is_there for entry in entries):
+            executor.progress.note(
+                f"{base.name}: scored once more, since its scores are kept and its distributions "
+                "are not; they are from now on (--distributions off does without)"
+            )
+
+    def _score_candidate(
+        self, model: LoadedModel, references: BaseReferences, base: Evaluation
+    ) -> list[Evaluation]:
+        """Score an open candidate against what was kept of the base; both evaluations."""
+        _check_shows_distributions(model)
+        if "tokens" not in self.context.choices.declared:
+            check_vocabularies(base.description, model.scorer.describe())
+        job = ScoringJob(models=[model], beside=references)
+        (theirs,) = self._executor.score(job)
+        return self._measured([base, theirs], job.divergences)
 
     def _measured(self, found: Sequence[Evaluation], of: DivergenceTables) -> list[Evaluation]:
         """Give the candidate what was measured, and say which tasks have no positions."""
         base, candidate = found
-        divergences = of.of(self._evaluator.tasks.names)
+        divergences = of.of(self._executor.tasks.names)
         notes = tuple(
             f"distributions of {task} are not compared: {one.reason}"
             for task, one in divergences.items()
@@ -284,7 +362,7 @@ class ScoringPlan:
         base, candidate = found
         text = f"distributions are not compared: {hindrance}"
         estimated = bool(base.shown) and bool(candidate.shown)
-        if estimated or not self._evaluator.tasks.of_likelihoods:
+        if estimated or not self._executor.tasks.of_likelihoods:
             return [_with_notes(one, (text,)) for one in found]
         remedy = f"; {hindrance.remedy}" if hindrance.remedy else ""
         finding = Finding(
@@ -385,11 +463,66 @@ def _with_notes(evaluation: Evaluation, notes: Sequence[str]) -> Evaluation:
 
 
 def _block_pairs(
-    evaluator: Evaluator, lockstep: LockstepScoring
+    executor: Executor, lockstep: ScoringJob
 ) -> Iterator[tuple[RequestBlock, RequestBlock]]:
     """Both models' blocks of all tasks, side by side."""
-    for task in evaluator.tasks.names:
+    for task in executor.tasks.names:
         ours, theirs = (
-            evaluator.blocks(evaluator.requests(task, scorer)) for _, scorer in lockstep.models
+            executor.blocks(executor.requests(task, scorer)) for scorer in lockstep.scorers
         )
         yield from zip(ours, theirs, strict=True)
+
+
+_PLAINER_OPTIONS = {"share_prefixes": "run: {share_prefixes: false}", "scorer": "--scorer harness"}
+
+
+@dataclass(slots=True)
+class _AnswerFile:
+    """Takes a base's answers for a file, until a disk refuses them."""
+
+    executor: Executor
+    writer: ReferenceWriter
+    given_up: bool = False
+
+    def add(self, answer: UnitAnswer) -> None:
+        """Write an answer; the scores do not depend on a file that others may want."""
+        if self.given_up:
+            return
+        block = answer.unit.block
+        task = block.requests[0].task
+        references = answer.references or [None] * len(block.requests)
+        place = (self.executor.tasks.names.index(task), block.index)
+        try:
+            self.writer.add(task, block.digest, answer.responses, references, place=place)
+        except StoreError as error:
+            self.given_up = True
+            self.writer.give_up()
+            self.executor.find_unstored(f"no reference file was written: {error}")
+
+
+@contextmanager
+def _open_writer(
+    file: Path, facts: Mapping[str, Any], note: Callable[[str], None]
+) -> Iterator[ReferenceWriter]:
+    """Write a reference file; a disk that refuses it in the end costs the file and no score."""
+    with ExitStack() as stack:
+        yield stack.enter_context(ReferenceWriter(file, facts))
+        try:
+            stack.close()
+        except StoreError as error:
+            note(f"no reference file was written: {error}")
+
+
+def _check_shows_distributions(model: LoadedModel) -> None:
+    """Refuse a model that shows no distributions.
+
+    Raises:
+        UsageError: naming its type.
+    """
+    told = model.scorer.describe()
+    if not told.gives_rows:
+        raise UsageError(
+            f"no reference can be made with {model.name}, of type {told.model_type}: it shows no "
+            "distributions; causal models of type hf do",
+            hint="--distributions off compares the scores alone",
+        )

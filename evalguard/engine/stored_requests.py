@@ -12,7 +12,7 @@ import numpy as np
 from evalguard.core.pairing import pair
 from evalguard.core.scores import ScoreTable
 from evalguard.engine.choices import Choices
-from evalguard.engine.evaluate import Evaluator
+from evalguard.engine.executor import Executor
 from evalguard.engine.interrupts import interruptible
 from evalguard.engine.sources import BaselineSource
 from evalguard.errors import MisalignedRunsError, UsageError, nearest
@@ -20,7 +20,7 @@ from evalguard.harness.requests import TaskRequests
 from evalguard.harness.scored_answers import requested_documents
 
 
-def check_stored_requests(base: BaselineSource, evaluator: Evaluator, choices: Choices) -> None:
+def check_stored_requests(base: BaselineSource, executor: Executor, choices: Choices) -> None:
     """Refuse a stored base that answered something else.
 
     Prompts that a chat template makes are the model's own: of these only the tasks are compared.
@@ -30,13 +30,13 @@ def check_stored_requests(base: BaselineSource, evaluator: Evaluator, choices: C
         MisalignedRunsError: for other documents, prompts, targets or task options.
     """
     tables = {table.task: table for table in sorted(base.run.tables, key=lambda one: one.n)}
-    _check_tasks(base, evaluator, asked=dict.fromkeys((*_tasks_of_base(base), *tables)))
-    if evaluator.chat:
+    _check_tasks(base, executor, asked=dict.fromkeys((*_tasks_of_base(base), *tables)))
+    if executor.chat:
         return
-    for task in evaluator.tasks.names:
+    for task in executor.tasks.names:
         if task in tables:
             with interruptible(f"building the requests of {task}"):
-                requests = evaluator.tasks.requests(task)
+                requests = executor.tasks.requests(task)
             _check_documents(base, tables[task], requests, choices)
 
 
@@ -45,8 +45,8 @@ def _tasks_of_base(base: BaselineSource) -> list[str]:
     return [*tables, *(left.task for left in base.run.not_compared)]
 
 
-def _check_tasks(base: BaselineSource, evaluator: Evaluator, *, asked: dict[str, None]) -> None:
-    absent = [task for task in evaluator.tasks.names if task not in asked]
+def _check_tasks(base: BaselineSource, executor: Executor, *, asked: dict[str, None]) -> None:
+    absent = [task for task in executor.tasks.names if task not in asked]
     if absent:
         shown = ", ".join(absent[:5]) + (f" and {len(absent) - 5} more" if absent[5:] else "")
         raise UsageError(

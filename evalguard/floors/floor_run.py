@@ -38,11 +38,10 @@ from evalguard.core.scorer import ModelDescription, cached_between, count_cached
 from evalguard.core.scores import NotCompared, ScoreTable, TaskGroup
 from evalguard.core.settings import digest_of
 from evalguard.distributions.task_distributions import TaskDivergences, compare_task_distributions
-from evalguard.engine.actors import with_execution
 from evalguard.engine.batches import score_with_fallback
-from evalguard.engine.choices import Choices, with_workers
+from evalguard.engine.choices import Choices, with_execution, with_workers
 from evalguard.engine.cluster_fields import cluster_documents
-from evalguard.engine.evaluate import Evaluation
+from evalguard.engine.executor import Evaluation
 from evalguard.engine.interrupts import interruptible
 from evalguard.engine.loading.own_environment import shows_distributions
 from evalguard.engine.run_context import RunContext, open_run_context
@@ -166,8 +165,8 @@ def score_variations(
         with open_run_context(choices, options) as context:
             context.check_asked([source])
             context.say_what_is_scored_anew([source])
-            evaluator = replace(context.evaluator, may_vary=True)
-            measurement = _FloorMeasurement(source, choices, context.with_evaluator(evaluator))
+            executor = replace(context.executor, may_vary=True)
+            measurement = _FloorMeasurement(source, choices, context.with_executor(executor))
             return measurement.run(factors)
 
     measured, notes = score_with_fallback([source], choices, run)
@@ -208,14 +207,12 @@ class _FloorMeasurement:
 
     def run(self, factors: Collection[Factor]) -> FloorRun:
         with self.context.open_model(self.source) as model:
-            evaluator = self.context.evaluator
+            executor = self.context.executor
             before = count_cached_tokens(model.scorer) if "cache" in factors else None
-            default = evaluator.evaluate(*model)
+            default = executor.evaluate(model)
             if "cache" in factors:
                 self.cached_at_first = cached_between(before, count_cached_tokens(model.scorer))
-            self.requests = {
-                task: evaluator.requests(task, model.scorer) for task in default.scores
-            }
+            self.requests = {task: executor.requests(task, model.scorer) for task in default.scores}
         self.groups = default.groups
         scores = default.scores.values()
         self.not_compared = tuple(left for task in scores for left in task.not_compared)
@@ -286,8 +283,8 @@ class _FloorMeasurement:
         context = self.context
         if variation.factor == "repeat" or variation.value == WARM:
             # kept scores would be the same ones
-            evaluator = replace(context.evaluator, kept=None)
-            context = context.with_evaluator(evaluator)
+            executor = replace(context.executor, kept=None)
+            context = context.with_executor(executor)
         if variation.value == WARM:
             return self._asked_again(context, source)
         compared = self.choices.distributions.mode != "off"
@@ -385,7 +382,7 @@ class _FloorMeasurement:
             return "vLLM computes scored prompts anew, whatever is in its cache"
         # whole texts are cut into windows, so that their requests say little about batches
         if variation.factor == "batch_size" and "loglikelihood_rolling" not in kinds:
-            blocks = self.context.evaluator.blocks(requests)
+            blocks = self.context.executor.blocks(requests)
             most = max(len(block.requests) for block in blocks)
             sizes = (variation.value, variation.default)
             if all(isinstance(size, int) and most <= size for size in sizes):

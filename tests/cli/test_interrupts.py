@@ -15,7 +15,7 @@ from small_world import N_LONG, SmallWorld
 
 import evalguard
 from evalguard.cli.main import Interrupts
-from evalguard.engine.evaluate import BLOCK_CUT
+from evalguard.engine.executor import BLOCK_CUT
 from evalguard.models.lm_scorer import LMScorer
 
 BLOCKS = BLOCK_CUT.parts(N_LONG, N_LONG)
@@ -157,7 +157,7 @@ def test_a_signal_is_a_clean_end_wherever_it_comes(
 
 
 def test_without_a_cache_nothing_is_promised(run: Any, command: list[str], signalled: Any) -> None:
-    signalled("evalguard.engine.lockstep_scoring.score_in_lockstep", signal.SIGTERM)
+    signalled("evalguard.engine.answer.score_in_lockstep", signal.SIGTERM)
     ran = run(*command, "--limit", "3", "--no-cache")
     assert ran.code == 143
     both = "orig (base) and orig (candidate)"

@@ -175,7 +175,7 @@ def test_an_edit_of_any_file_that_scoring_imports_changes_the_digest(copy: Path)
     "__init__.py", "bisect/search/culprit_search.py", "bisect/attach_bisection.py",
     "cli/compare_command.py", "comparison/compare.py", "comparison/judge.py",
     "config/guard_shape.py", "core/compare_report.py", "core/comparison.py", "core/findings.py",
-    "core/gate.py", "engine/evaluate.py", "harness/finished_runs/lmeval_run.py",
+    "core/gate.py", "engine/executor.py", "harness/finished_runs/lmeval_run.py",
     "nights/history/database.py", "nights/night.py", "publish/tracking.py",
     "publish/wandb_tracker.py", "pytest_plugin.py", "recipes/gguf.py", "report/compare_html.py",
     "report/compare_terminal.py", "report/meaning.py", "report/record_schema.py",

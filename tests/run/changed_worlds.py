@@ -126,10 +126,10 @@ def answer(folder: Path, cache: Path, given: Mapping[str, Any]) -> Answers:
     ScoreCache.put = counted  # type: ignore[method-assign]
     try:
         with run_scope(), open_run_context(choices, options) as place:
-            place.evaluator.scoring = TaskScoring(documents=1000)
+            place.executor.scoring = TaskScoring(documents=1000)
             with place.open_model(source) as model:
-                place.evaluator.evaluate(*model)
-            aside = place.evaluator.scoring.aside
+                place.executor.evaluate(model)
+            aside = place.executor.scoring.aside
     finally:
         ScoreCache.put = put  # type: ignore[method-assign]
     told = tuple(

@@ -13,7 +13,7 @@ import numpy as np
 from evalguard.core.scorer import ModelDescription, Request, Response
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value
-from evalguard.engine.evaluate import Evaluation, Evaluator
+from evalguard.engine.executor import Evaluation, Executor
 from evalguard.harness.tasks import TaskSet
 from evalguard.page.progress import ProgressLine
 
@@ -73,9 +73,9 @@ class FakeScorer:
         self.closed = True
 
 
-def evaluator(tasks: TaskSet, cache: Path | None, said: io.StringIO | None = None) -> Evaluator:
+def executor(tasks: TaskSet, cache: Path | None, said: io.StringIO | None = None) -> Executor:
     """As a process of its own would have it: a lock of one is none of the other."""
-    return Evaluator(
+    return Executor(
         tasks=tasks,
         kept=cache,
         progress=ProgressLine(stream=said or io.StringIO(), live=False),

@@ -20,8 +20,8 @@ from evalguard.engine.choices import Choices
 from evalguard.engine.loading.load_scorer import load_scorer
 from evalguard.engine.score_models import score_sides
 from evalguard.engine.scored_side import ScoredSide
+from evalguard.engine.slots import WorkerPool
 from evalguard.engine.sources import ModelSource
-from evalguard.engine.worker_pool import WorkerPool
 
 KEY = ("sw_long", "none", "perplexity")
 SETTINGS = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from evalguard.core.scorer import Request
 from evalguard.core.settings import Variant
+from evalguard.engine.block_store import Unit
+from evalguard.engine.slots import Work
 from evalguard.engine.sources import ModelSource
-from evalguard.engine.work import Unit, Work
 from evalguard.harness.request_blocks import RequestBlock
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from evalguard.core.settings import Variant
-from evalguard.engine.evaluate import Evaluation
+from evalguard.engine.executor import Evaluation
 from evalguard.engine.sources import ModelSource
 
 Score = Callable[..., list[Evaluation]]

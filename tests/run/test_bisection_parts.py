@@ -23,8 +23,9 @@ from evalguard.core.question import Untestable
 from evalguard.core.scorer import ModelDescription, Response, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Variant
 from evalguard.engine.batches import check_batches, policy_for_ends, uses_batches_of
+from evalguard.engine.block_store import UnitAnswer
 from evalguard.engine.refusals import refusal_of
-from evalguard.engine.work import FailedWork, FinishedUnit, UnitAnswer
+from evalguard.engine.slots import FailedWork, FinishedUnit
 from evalguard.errors import (
     BuildError,
     EvalguardError,

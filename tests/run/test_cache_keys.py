@@ -25,7 +25,7 @@ from evalguard.comparison.compare import resolve_request
 from evalguard.config.options import CompareOptions, make_options
 from evalguard.core.scorer import Scorer
 from evalguard.engine.choices import Choices
-from evalguard.engine.evaluate import Evaluator
+from evalguard.engine.executor import Executor
 from evalguard.engine.loading.lazy_scorer import is_loaded
 from evalguard.engine.loading.load_scorer import load_scorer
 from evalguard.engine.run_context import open_run_context
@@ -97,13 +97,13 @@ class World:
         source, choices, options = self._chosen(given)
         cache = self.folder / "cache"
         scorer = load_scorer(source.variant, choices.policy, cache_dir=cache)
-        evaluator = Evaluator(
+        executor = Executor(
             tasks=load_tasks(choices.tasks, options=choices.task_options),
             kept=cache,
             progress=ProgressLine(quiet=options.quiet, live=False),
             chat=bool(choices.task_options.apply_chat_template),
         )
-        places = places_of(evaluator, scorer)
+        places = places_of(executor, scorer)
         scorer.close()
         return places
 
@@ -114,7 +114,7 @@ class World:
             with open_run_context(choices, options) as place:
                 scorer = place.load(source)
                 loaded = is_loaded(scorer)
-                places = places_of(place.evaluator, scorer)
+                places = places_of(place.executor, scorer)
                 scorer.close()
         return Remembered(places=places, loaded=loaded)
 
@@ -134,13 +134,13 @@ class Remembered:
     loaded: bool
 
 
-def places_of(evaluator: Evaluator, scorer: Scorer) -> Places:
-    key = evaluator.store.key(scorer)
+def places_of(executor: Executor, scorer: Scorer) -> Places:
+    key = executor.store.key(scorer)
     assert key is not None
     return frozenset(
         (key, block.digest)
-        for task in evaluator.tasks.names
-        for block in evaluator.blocks(evaluator.requests(task, scorer))
+        for task in executor.tasks.names
+        for block in executor.blocks(executor.requests(task, scorer))
     )
 
 

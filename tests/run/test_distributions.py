@@ -20,7 +20,7 @@ from evalguard.core.settings import Setting, Target
 from evalguard.distributions.task_distributions import GENERATION_ONLY
 from evalguard.engine import memory
 from evalguard.engine.choices import resolve_choices
-from evalguard.engine.evaluate import Evaluation
+from evalguard.engine.executor import Evaluation
 from evalguard.engine.score_models import score_models
 from evalguard.errors import EvaluationError, Interrupted, UsageError
 from evalguard.models import lm_scorer

@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from fake_models import FakeScorer, evaluator
+from fake_models import FakeScorer, executor
 
 from evalguard.core.scorer import Ending, Request, Response
+from evalguard.engine.block_store import LoadedModel
+from evalguard.engine.executor import Executor
 from evalguard.harness.task_options import TaskOptions
 from evalguard.harness.tasks import TaskSet, load_tasks
 
@@ -115,7 +116,7 @@ def asked(
 ) -> tuple[list[str], list[Any]]:
     """What is said while a model answers, and what stands in the report about its first answers."""
     said = io.StringIO()
-    found = evaluator(tasks, cache, said).evaluate("port", scorer)
+    found = executor(tasks, cache, said).evaluate(LoadedModel("port", scorer))
     lines = [line for line in said.getvalue().splitlines() if "first" in line]
     return lines, [one for one in found.findings if one.kind == "first_answers_fail"]
 
@@ -215,12 +216,14 @@ def test_many_tasks_are_one_finding_of_each_model(tasks: Callable[..., TaskSet])
     assert found.values["more_tasks"] == ("b", "c")
 
 
-def test_scores_are_those_of_a_run_that_nobody_looks_at(tasks: Callable[..., TaskSet]) -> None:
+def test_scores_are_those_of_a_run_that_nobody_looks_at(
+    tasks: Callable[..., TaskSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
     some = tasks(STRICT, FLEXIBLE)
-    looked, plain = evaluator(some, None), evaluator(some, None)
-    plain.store = replace(plain.store, watch=lambda *_: None)
     writer = Writer(lambda n: right(n) if n % 3 else cut(n), parts=8)
-    ours, theirs = (one.evaluate("port", writer).scores["sums"] for one in (looked, plain))
+    ours = executor(some, None).evaluate(LoadedModel("port", writer)).scores["sums"]
+    monkeypatch.setattr(Executor, "_look_at_texts", lambda *_: None)
+    theirs = executor(some, None).evaluate(LoadedModel("port", writer)).scores["sums"]
     assert [t.values.tolist() for t in ours.tables] == [t.values.tolist() for t in theirs.tables]
 
 
@@ -228,16 +231,16 @@ def test_a_model_that_is_cut_where_the_other_one_ends_has_lost_what_ends_a_text(
     tasks: Callable[..., TaskSet],
 ) -> None:
     said = io.StringIO()
-    both = evaluator(tasks(STRICT), None, said)
-    both.evaluate("orig", Writer(right))
-    found = both.evaluate("port", Writer(cut_after_the_answer_goes_on))
+    both = executor(tasks(STRICT), None, said)
+    both.evaluate(LoadedModel("orig", Writer(right)))
+    found = both.evaluate(LoadedModel("port", Writer(cut_after_the_answer_goes_on)))
     (finding,) = found.findings
     assert "those of orig end by themselves" in finding.text
     assert "eos_token_id" in finding.text
     assert finding.values["ends_in"] == "orig"
     assert "max_gen_toks=256" not in said.getvalue() + finding.text
     # One that thinks for longer does not lack its end: it lacks tokens.
-    (finding,) = both.evaluate("port", Writer(cut_in_thinking)).findings
+    (finding,) = both.evaluate(LoadedModel("port", Writer(cut_in_thinking))).findings
     assert "--gen_kwargs max_gen_toks=256 lets it finish" in finding.text
 
 

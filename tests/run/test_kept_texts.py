@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_models import FakeScorer
 
 from evalguard.core.scorer import Request, Response, Scorer
-from evalguard.engine.block_store import BlockStore
-from evalguard.engine.work import Unit
+from evalguard.engine.answer import answer_unit, find_answer
+from evalguard.engine.block_store import BlockStore, Unit
 from evalguard.harness.request_blocks import RequestBlock, requests_digest
 
 REQUESTS = tuple(
@@ -34,19 +33,22 @@ class Writer(FakeScorer):
         return Response(text=f"{self.name} {request.arguments[0]}", ended="stop")
 
 
-def store(folder: Path | None, seen: list[tuple[int, ...]] | None = None) -> BlockStore:
+def store(folder: Path | None) -> BlockStore:
+    def say(text: str) -> None:
+        raise AssertionError(text)
+
+    return BlockStore(folder=folder, note=say, find_unstored=say)
+
+
+def answered(
+    scorer: Scorer, folder: Path | None, seen: list[tuple[int, ...]] | None = None
+) -> list[str | None]:
     def watch(_: Scorer, asked: Sequence[Request], told: Sequence[Response]) -> None:
         assert len(asked) == len(told)
         if seen is not None:
             seen.append(tuple(one.doc_id for one in asked))
 
-    def say(text: str) -> None:
-        raise AssertionError(text)
-
-    return BlockStore(folder=folder, note=say, find_unstored=say, watch=watch)
-
-
-def answers(given: Any) -> list[str | None]:
+    given = answer_unit(Unit(block=BLOCK), [scorer], store(folder), watch=watch)
     return [one.text for one in given.responses]
 
 
@@ -56,27 +58,26 @@ WHOLE = [f"m q{at}" for at in range(7)]
 def test_an_interrupted_block_goes_on_where_it_was(tmp_path: Path) -> None:
     killed = Writer(fails={2: KeyboardInterrupt()})
     with pytest.raises(KeyboardInterrupt):
-        store(tmp_path).answer(Unit(block=BLOCK), killed)
+        answered(killed, tmp_path)
     assert killed.scored == [(6, 5), (4, 0)]
     second = Writer()
-    assert answers(store(tmp_path).answer(Unit(block=BLOCK), second)) == WHOLE
+    assert answered(second, tmp_path) == WHOLE
     assert second.scored == [(1, 2, 3)]
 
 
 def test_parts_are_gone_once_their_block_is_kept(tmp_path: Path) -> None:
-    keeping = store(tmp_path)
-    assert answers(keeping.answer(Unit(block=BLOCK), Writer())) == WHOLE
+    assert answered(Writer(), tmp_path) == WHOLE
     assert [path.stem for path in tmp_path.rglob("*.parquet")] == [BLOCK.digest]
-    found = store(tmp_path).find(Unit(block=BLOCK), Writer())
+    found = find_answer(Unit(block=BLOCK), [Writer()], store(tmp_path))
     assert found is not None
-    assert answers(found) == WHOLE
+    assert [one.text for one in found.responses] == WHOLE
 
 
 def test_whoever_watches_sees_each_part_as_it_comes(tmp_path: Path) -> None:
     seen: list[tuple[int, ...]] = []
-    store(tmp_path, seen).answer(Unit(block=BLOCK), Writer())
+    answered(Writer(), tmp_path, seen)
     assert seen == [(6, 5), (4, 0), (1, 2, 3)]
 
 
 def test_where_nothing_is_kept_texts_are_the_same() -> None:
-    assert answers(store(None).answer(Unit(block=BLOCK), Writer())) == WHOLE
+    assert answered(Writer(), None) == WHOLE

@@ -13,9 +13,8 @@ from probe_works import work
 
 from evalguard.core.question import Loads
 from evalguard.core.scorer import Request, Response, Scorer
+from evalguard.engine.slots import FailedWork, FinishedUnit, WorkerPool
 from evalguard.engine.sources import ModelSource
-from evalguard.engine.work import FailedWork, FinishedUnit
-from evalguard.engine.worker_pool import WorkerPool
 from evalguard.errors import WorkerEnd, WorkerError
 
 

@@ -13,9 +13,8 @@ from probe_works import source, work
 
 from evalguard.core.question import Loads
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
+from evalguard.engine.slots import FinishedUnit, WorkerPool
 from evalguard.engine.sources import ModelSource
-from evalguard.engine.work import FinishedUnit
-from evalguard.engine.worker_pool import WorkerPool
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
 
 FULL = EvaluationError("OutOfMemoryError: CUDA out of memory")

@@ -8,7 +8,6 @@ import pytest
 
 from evalguard.core.scorer import Request, Response
 from evalguard.engine.meter import Meter, TaskPace
-from evalguard.engine.task_progress import ScoredBlocks
 from evalguard.harness.request_blocks import RequestBlock
 
 
@@ -43,8 +42,7 @@ def block(task: str, documents: Sequence[int]) -> RequestBlock:
 def count(meter: Meter, model: str, task: str, *tokens: int, kept: bool = False) -> None:
     """Count a block of a task: tokens of its documents, from the first on."""
     told = tuple(Response(n_tokens=n) for n in tokens)
-    answered = ScoredBlocks(responses=(told,), kept=(kept,))
-    meter.count([model], [block(task, range(len(tokens)))], answered)
+    meter.count(model, block(task, range(len(tokens))), told, kept=kept)
 
 
 def test_time_belongs_to_the_innermost_phase(meter: Meter, clock: Clock) -> None:
@@ -113,11 +111,8 @@ def test_hidden_tokens_are_not_counted_as_none_at_all(meter: Meter) -> None:
 
 
 def test_each_model_has_its_own_share_of_a_block(meter: Meter) -> None:
-    both = ScoredBlocks(
-        responses=((Response(n_tokens=3),), (Response(n_tokens=4),)), kept=(True, False)
-    )
-    assert not both.cached
-    meter.count(["a", "b"], [block("t", [0])] * 2, both)
+    count(meter, "a", "t", 3, kept=True)
+    count(meter, "b", "t", 4)
     assert [(one.kept, one.tokens) for one in meter.resources().answers] == [(1, 0), (0, 4)]
 
 
@@ -132,23 +127,6 @@ def test_models_that_start_over_keep_the_time_and_forget_the_answers(
     assert meter.resources().seconds("scoring") == 7.0
     assert [one.documents for one in meter.resources().answers] == [2]
     assert meter.seconds_per_document("a", "t") == 0.5
-
-
-def test_blocks_that_workers_score_ahead_are_scored_once_and_not_cached(
-    meter: Meter, clock: Clock
-) -> None:
-    with meter.ahead("a"):
-        clock.now += 3.0
-        meter.count_ahead("a", block("t", [0, 1]), [Response(n_tokens=10), Response(n_tokens=20)])
-        clock.now += 1.0
-        meter.count_ahead("a", block("u", [0]), [Response(n_tokens=10)])
-    for task, documents in (("t", 2), ("u", 1), ("t", 6)):
-        count(meter, "a", task, *[10] * documents, kept=True)
-    (answers,) = meter.resources().answers
-    assert (answers.documents, answers.kept, answers.tokens) == (9, 6, 40)
-    assert meter.resources().tokens_per_second == 10.0
-    assert meter.seconds_per_document("a", "t") == 1.5
-    assert meter.seconds_per_document("a", "u") == 1.0
 
 
 def test_the_pace_of_a_task_has_the_tokens_of_each_document(meter: Meter, clock: Clock) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scored_models import Score
 
-from evalguard.engine.evaluate import Evaluation
+from evalguard.engine.executor import Evaluation
 from evalguard.errors import EvaluationError
 from evalguard.models.hf import batch_scoring
 

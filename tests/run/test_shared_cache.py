@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from changed_worlds import Answers, answer_afresh, write_world
-from fake_models import FakeScorer, evaluator, scores_of
+from fake_models import FakeScorer, executor, scores_of
 
 from evalguard.core.scorer import Request, Response, Scorer
-from evalguard.engine import task_progress as passage
-from evalguard.engine.evaluate import Evaluator
-from evalguard.engine.kept_blocks import LoadedModel
-from evalguard.engine.work import Unit
+from evalguard.engine import executor as passage
+from evalguard.engine.answer import ScoringJob, answer_unit
+from evalguard.engine.block_store import LoadedModel, Unit
+from evalguard.engine.executor import Executor
 from evalguard.errors import EvaluationError
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.tasks import TaskSet
@@ -74,17 +74,17 @@ def test_what_another_process_is_scoring_is_put_off_across_tasks(
     def another_process(requests: Sequence[Request]) -> None:
         rounds(monkeypatch, stop_waiting=3)
         with pytest.raises(Stopped):
-            evaluator(tasks, tmp_path, said).evaluate("m", other)
+            executor(tasks, tmp_path, said).evaluate(LoadedModel("m", other))
         monkeypatch.undo()
 
     mine = Busy(another_process)
-    evaluation = evaluator(tasks, tmp_path).evaluate("m", mine)
+    evaluation = executor(tasks, tmp_path).evaluate(LoadedModel("m", mine))
     assert len(other.scored) == BLOCKS - 1  # all but the block that is held, of both tasks
     assert len(mine.scored) == 1
     assert set(mine.scored) & set(other.scored) == set()
     assert said.getvalue().count("waiting for 18 documents of sw_long that another") == 1
     assert scores_of(evaluation) == scores_of(
-        evaluator(tasks, tmp_path).evaluate("m", FakeScorer())
+        executor(tasks, tmp_path).evaluate(LoadedModel("m", FakeScorer()))
     )
     assert list(evaluation.scores) == ["sw_long", "sw_word"]
     assert not list(tmp_path.rglob("*.lock"))
@@ -102,14 +102,14 @@ def test_machines_whose_locks_do_not_reach_each_other_do_each_block_once(
             patch.setattr(leases, "this_machine", lambda: "another machine")
             rounds(patch, stop_waiting=3)
             with pytest.raises(Stopped):
-                evaluator(tasks, tmp_path).evaluate("m", other)
+                executor(tasks, tmp_path).evaluate(LoadedModel("m", other))
 
     mine = Busy(another_machine)
-    evaluation = evaluator(tasks, tmp_path).evaluate("m", mine)
+    evaluation = executor(tasks, tmp_path).evaluate(LoadedModel("m", mine))
     assert len(other.scored) == BLOCKS - 1
     assert len(mine.scored) == 1
-    alone = Evaluator(tasks=tasks, kept=None, progress=ProgressLine(quiet=True))
-    assert scores_of(evaluation) == scores_of(alone.evaluate("m", FakeScorer()))
+    alone = Executor(tasks=tasks, kept=None, progress=ProgressLine(quiet=True))
+    assert scores_of(evaluation) == scores_of(alone.evaluate(LoadedModel("m", FakeScorer())))
 
 
 @pytest.mark.parametrize("end", ["finished", "failed"])
@@ -117,7 +117,7 @@ def test_what_was_put_off_is_read_or_scored_when_its_holder_is_done(
     tasks: TaskSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """The other process holds the first block until this one has looked three times."""
-    holder = evaluator(tasks, tmp_path)
+    holder = executor(tasks, tmp_path)
     theirs, mine = FakeScorer(), FakeScorer()
     block = holder.blocks(holder.requests("sw_long", theirs))[0]
     looked: list[float] = []
@@ -130,28 +130,28 @@ def test_what_was_put_off_is_read_or_scored_when_its_holder_is_done(
         looked.append(seconds)
         if len(looked) == 3:
             if end == "finished":
-                holder.store.answer(Unit(block=block), theirs)
+                answer_unit(Unit(block=block), [theirs], holder.store)
             turn.__exit__(None, None, None)
 
     monkeypatch.setattr(passage.time, "sleep", sleep)
-    evaluation = evaluator(tasks, tmp_path).evaluate("m", mine)
+    evaluation = executor(tasks, tmp_path).evaluate(LoadedModel("m", mine))
     assert len(looked) == 3
     assert len(mine.scored) == (BLOCKS - 1 if end == "finished" else BLOCKS)
-    alone = Evaluator(tasks=tasks, kept=None, progress=ProgressLine(quiet=True))
-    assert scores_of(evaluation) == scores_of(alone.evaluate("m", FakeScorer()))
+    alone = Executor(tasks=tasks, kept=None, progress=ProgressLine(quiet=True))
+    assert scores_of(evaluation) == scores_of(alone.evaluate(LoadedModel("m", FakeScorer())))
 
 
 def test_a_holder_that_does_not_get_on_holds_nobody_up(
     tasks: TaskSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder, said = evaluator(tasks, tmp_path), io.StringIO()
+    holder, said = executor(tasks, tmp_path), io.StringIO()
     mine = FakeScorer()
     block = holder.blocks(holder.requests("sw_word", mine))[0]
     monkeypatch.setattr(passage, "BLOCK_PATIENCE", 0.05)
     with holder.store.entry(block, called_m(mine)).kept.locked(
         holder.store.key(mine), block.digest
     ):
-        evaluation = evaluator(tasks, tmp_path, said).evaluate("m", mine)
+        evaluation = executor(tasks, tmp_path, said).evaluate(LoadedModel("m", mine))
     assert len(mine.scored) == BLOCKS
     assert set(evaluation.scores) == {"sw_long", "sw_word"}
     assert "not getting on with its documents: they are scored here too" in said.getvalue()
@@ -163,19 +163,19 @@ def test_a_process_that_fails_keeps_finished_blocks_and_frees_its_own(
 ) -> None:
     failing = FakeScorer(fails={1: EvaluationError("out of memory")})
     with pytest.raises(EvaluationError, match="out of memory"):
-        evaluator(tasks, tmp_path).evaluate("m", failing)
+        executor(tasks, tmp_path).evaluate(LoadedModel("m", failing))
     assert not list(tmp_path.rglob("*.lock"))
     rest = FakeScorer()
-    evaluator(tasks, tmp_path).evaluate("m", rest)
+    executor(tasks, tmp_path).evaluate(LoadedModel("m", rest))
     assert len(rest.scored) == BLOCKS - 1
 
 
 def test_a_model_compared_with_itself_does_not_wait_for_itself(
     tasks: TaskSet, tmp_path: Path
 ) -> None:
-    from evalguard.engine.kept_blocks import lock_blocks
+    from evalguard.engine.block_store import lock_blocks
 
-    mine = evaluator(tasks, tmp_path)
+    mine = executor(tasks, tmp_path)
     scorer = FakeScorer()
     block = mine.blocks(mine.requests("sw_word", scorer))[0]
     with lock_blocks(
@@ -185,9 +185,9 @@ def test_a_model_compared_with_itself_does_not_wait_for_itself(
 
 
 def test_all_blocks_or_none_are_held(tasks: TaskSet, tmp_path: Path) -> None:
-    from evalguard.engine.kept_blocks import lock_blocks
+    from evalguard.engine.block_store import lock_blocks
 
-    mine, theirs = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
+    mine, theirs = executor(tasks, tmp_path), executor(tasks, tmp_path)
     base, candidate, other = FakeScorer("base"), FakeScorer("cand"), FakeScorer("other")
     block = mine.blocks(mine.requests("sw_word", base))[0]
     with lock_blocks([theirs.store.entry(block, called_m(candidate))]) as first:
@@ -229,13 +229,13 @@ class AskedAhead(FakeScorer):
 
 def test_a_server_is_asked_once_for_what_two_processes_want(tasks: TaskSet, tmp_path: Path) -> None:
     one, other = AskedAhead(), AskedAhead()
-    first, second = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
-    first.begin(first.scoring_of(called_m(one)))
-    second.begin(second.scoring_of(called_m(other)))
+    first, second = executor(tasks, tmp_path), executor(tasks, tmp_path)
+    first.begin(ScoringJob(models=[called_m(one)]))
+    second.begin(ScoringJob(models=[called_m(other)]))
     assert len(one.ahead) == BLOCKS
     assert other.ahead == []
-    evaluation = first.evaluate("m", one)
-    assert scores_of(second.evaluate("m", other)) == scores_of(evaluation)
+    evaluation = first.evaluate(LoadedModel("m", one))
+    assert scores_of(second.evaluate(LoadedModel("m", other))) == scores_of(evaluation)
     assert len(one.scored) == BLOCKS
     assert other.scored == []
     assert other.ahead == []
@@ -245,15 +245,15 @@ def test_a_server_begins_with_a_task_before_the_next_ones_requests_are_built(
     tasks: TaskSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scorer, asked_before = AskedAhead(), dict[str, int]()
-    build = Evaluator.requests
+    build = Executor.requests
 
-    def noted(self: Evaluator, task: str, of: Scorer) -> TaskRequests:
+    def noted(self: Executor, task: str, of: Scorer) -> TaskRequests:
         asked_before.setdefault(task, len(scorer.ahead))
         return build(self, task, of)
 
-    monkeypatch.setattr(Evaluator, "requests", noted)
-    one = evaluator(tasks, tmp_path)
-    one.begin(one.scoring_of(called_m(scorer)))
+    monkeypatch.setattr(Executor, "requests", noted)
+    one = executor(tasks, tmp_path)
+    one.begin(ScoringJob(models=[called_m(scorer)]))
     first, second = tasks.names
     assert asked_before[first] == 0
     assert asked_before[second] == len(one.blocks(one.requests(first, scorer)))
@@ -263,19 +263,19 @@ def test_what_a_process_gives_up_of_a_server_another_one_asks(
     tasks: TaskSet, tmp_path: Path
 ) -> None:
     one, other = AskedAhead(fails={3: EvaluationError("the server died")}), AskedAhead()
-    first, second = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
+    first, second = executor(tasks, tmp_path), executor(tasks, tmp_path)
     with pytest.raises(EvaluationError, match="the server died"):
-        first.evaluate("m", one)
-    second.evaluate("m", other)
+        first.evaluate(LoadedModel("m", one))
+    second.evaluate(LoadedModel("m", other))
     assert len(other.ahead) == len(other.scored) == BLOCKS - 3
 
 
 def test_a_run_that_ends_early_holds_no_block_of_a_server(tasks: TaskSet, tmp_path: Path) -> None:
     one, other = AskedAhead(), AskedAhead()
-    first, second = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
-    first.begin(first.scoring_of(called_m(one)))
+    first, second = executor(tasks, tmp_path), executor(tasks, tmp_path)
+    first.begin(ScoringJob(models=[called_m(one)]))
     first.close()
-    second.begin(second.scoring_of(called_m(other)))
+    second.begin(ScoringJob(models=[called_m(other)]))
     assert len(other.ahead) == BLOCKS
 
 

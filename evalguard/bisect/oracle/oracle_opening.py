@@ -42,15 +42,15 @@ from evalguard.core.ray_plan import RayPlan
 from evalguard.core.scorer import ModelDescription, Scorer
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
-from evalguard.engine.base_references import BaseReferences
+from evalguard.engine.answer import score_unit
 from evalguard.engine.batches import uses_batches_of
+from evalguard.engine.block_store import BaseReferences, Unit
 from evalguard.engine.loading.own_environment import asks_server
 from evalguard.engine.meter import Meter
 from evalguard.engine.reused_model import ReusedModel
 from evalguard.engine.scored_side import ScoredSide
+from evalguard.engine.slots import WorkerPool, WorkRunner
 from evalguard.engine.sources import ModelSource
-from evalguard.engine.work import Unit, WorkRunner, score_unit
-from evalguard.engine.worker_pool import WorkerPool
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
 from evalguard.harness.request_blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
@@ -83,7 +83,7 @@ def collect_base_references(
     def referenced(key: str | None) -> BaseReferences:
         folder = _reference_folder(key, place, stack)
         top_k = place.choices.distributions.top_k
-        return place.evaluator.store.references_of(key, top_k=top_k, folder=folder)
+        return place.executor.store.references_of(key, top_k=top_k, folder=folder)
 
     def made(scorer: Scorer) -> BaseReferences:
         if not scorer.describe().gives_rows:
@@ -367,14 +367,14 @@ def _block_scoring(
     runner: WorkRunner,
 ) -> tuple[BlockScoring, bool]:
     """How documents are asked; and whether that is as the comparison asked them."""
-    evaluator = place.evaluator
-    asking = BlockScoring(evaluator=evaluator, key=place.key, rows=rows)
+    executor = place.executor
+    asking = BlockScoring(executor=executor, key=place.key, rows=rows)
     if place.choices.sequential_alpha is None:
         return asking, True
     requests = asking.requests(reference, runner)
     parts = find_document_parts(
         requests,
-        evaluator.blocks,
+        executor.blocks,
         rows,
         seed=place.choices.task_options.seed,
         is_kept=lambda block: any(_is_cached(place, side, block) for side in scored),
@@ -387,7 +387,7 @@ def _block_scoring(
 def _is_cached(place: ProbeContext, side: ScoredSide, block: RequestBlock) -> bool:
     identity = None if side.description is None else side.description.identity
     key = None if identity is None else digest_of(dict(identity))
-    return place.evaluator.store.scores.holds(key, block.digest)
+    return place.executor.store.scores.holds(key, block.digest)
 
 
 def _build_oracle(
@@ -397,7 +397,7 @@ def _build_oracle(
     runner: WorkRunner,
     asking: BlockScoring,
 ) -> ModelOracle:
-    evaluator, rows = place.evaluator, asking.rows
+    executor, rows = place.executor, asking.rows
     blocks = asking.cut(reference, runner)
     cut = join_document_blocks(blocks, rows)
     if sum(block.documents.size for block in cut) != len(rows):
@@ -410,7 +410,7 @@ def _build_oracle(
         asking=asking,
         runner=runner,
         records=ProbeRecords(
-            store=evaluator.store,
+            store=executor.store,
             facts=place.facts,
             question=_question(asking, cut),
             timeout=place.options.timeout,

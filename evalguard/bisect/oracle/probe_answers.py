@@ -29,17 +29,17 @@ from evalguard.core.question import Floats, Untestable
 from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Assignment, Setting, Value
-from evalguard.engine.base_references import BaseReferences
 from evalguard.engine.batches import policy_for_ends
+from evalguard.engine.block_store import BaseReferences, Unit
 from evalguard.engine.choices import Choices
 from evalguard.engine.error_places import with_location
-from evalguard.engine.evaluate import Evaluator
+from evalguard.engine.executor import Executor
 from evalguard.engine.loading.foreign_code import note_task_code
 from evalguard.engine.loading.known_models import KnownModel, KnownModels
 from evalguard.engine.refusals import refusal_of
+from evalguard.engine.slots import WorkRunner
 from evalguard.engine.sources import ModelSource
 from evalguard.engine.task_scores import TaskScoring
-from evalguard.engine.work import Unit, WorkRunner
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.harness.request_blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests, documents_of
@@ -121,7 +121,7 @@ class ProbeContext:
     choices: Choices
     options: CompareOptions
     key: Key
-    evaluator: Evaluator
+    executor: Executor
     policy: ScoringPolicy
     cache_dir: Path
     models: KnownModels | None
@@ -148,7 +148,7 @@ class ProbeContext:
         ends = [side.description for side in inquiry.scored if side.description is not None]
         tasks = load_tasks([task], options=choices.task_options)
         note_task_code(tasks.executed)
-        evaluator = Evaluator(
+        executor = Executor(
             tasks=tasks,
             kept=kept,
             progress=_NotesOnly(surroundings.say),
@@ -161,7 +161,7 @@ class ProbeContext:
             choices=choices,
             options=replace(options, worker="always"),
             key=inquiry.key,
-            evaluator=evaluator,
+            executor=executor,
             policy=policy,
             cache_dir=cache_dir,
             models=models,
@@ -235,7 +235,7 @@ class BlockScoring:
         early_ends: where texts may end because they have shown what is asked; None: nowhere.
     """
 
-    evaluator: Evaluator
+    executor: Executor
     key: tuple[str, str, str]
     rows: Sequence[int]
     parts: DocumentParts = ()
@@ -256,7 +256,7 @@ class BlockScoring:
             requests = self.requests(assigned, runner)
             if self.early_ends is not None:
                 requests = self.early_ends.of(requests)
-            assigned.blocks = cut_as_compared(requests, self.evaluator.blocks, self.parts)
+            assigned.blocks = cut_as_compared(requests, self.executor.blocks, self.parts)
             doc_ids = [block.doc_ids for block in assigned.blocks]
             self.doc_ids = self.doc_ids or doc_ids
             if doc_ids != list(self.doc_ids):
@@ -315,7 +315,7 @@ class BlockScoring:
         task, filter_name, metric = self.key
         try:
             answers = part.in_order(cast(Mapping[tuple[int, int], Response], told))
-            scores = self.evaluator.scoring.scores(assigned.source.name, part, answers)
+            scores = self.executor.scoring.scores(assigned.source.name, part, answers)
         except EvalguardError as error:
             raise refusal_of(error, loaded=True) from error
         if isinstance(self.limit, AnswerScale):
@@ -343,8 +343,8 @@ class BlockScoring:
         return np.array([found[doc_id] for doc_id in wanted], dtype=np.float64)
 
     def _requests(self, assigned: AssignedCandidate, runner: WorkRunner) -> TaskRequests:
-        tasks, task = self.evaluator.tasks, self.key[0]
-        if not self.evaluator.chat:
+        tasks, task = self.executor.tasks, self.key[0]
+        if not self.executor.chat:
             return tasks.requests(task)
         return runner.ask(
             assigned.source, lambda scorer: tasks.requests(task, render_chat=scorer.render_chat)

@@ -22,11 +22,11 @@ from evalguard.core.redaction import redacted_text
 from evalguard.core.scorer import ComparedAnswer, Response, ScoringPolicy
 from evalguard.core.settings import digest_of
 from evalguard.engine.batches import check_batches
-from evalguard.engine.block_store import BlockStore
+from evalguard.engine.block_store import BlockStore, Unit
 from evalguard.engine.refusals import refusal_of
 from evalguard.engine.scored_side import ScoredSide
+from evalguard.engine.slots import FailedWork, FinishedUnit, Work, WorkRunner
 from evalguard.engine.sources import ModelSource
-from evalguard.engine.work import FailedWork, FinishedUnit, Unit, Work, WorkRunner
 from evalguard.errors import (
     BuildError,
     EvalguardError,

@@ -18,12 +18,16 @@ from hypothesis import strategies as st
 from probe_works import source, work
 
 from evalguard.core.question import Loads
-from evalguard.engine import worker_pool
-from evalguard.engine.schedule import WorkSchedule
+from evalguard.engine import slots
+from evalguard.engine.slots import (
+    FailedWork,
+    FinishedUnit,
+    Work,
+    WorkerPool,
+    WorkerSlot,
+    WorkSchedule,
+)
 from evalguard.engine.sources import ModelSource
-from evalguard.engine.work import FailedWork, FinishedUnit, Work
-from evalguard.engine.worker_pool import WorkerPool
-from evalguard.engine.worker_slot import WorkerSlot
 from evalguard.errors import EvaluationError, WorkerError
 from evalguard.worker.process import WorkerProcess
 
@@ -133,7 +137,7 @@ class Stuck(Fake):
 def test_a_probe_that_takes_far_longer_than_any_before_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pool, "LEAST", 0.5)
+    monkeypatch.setattr(slots, "LEAST", 0.5)
     monkeypatch.setattr(Stuck, "log", tmp_path / "log")
     runner = WorkerPool(Stuck, jobs=2)
     list(runner.run([work("a", 1)]))
@@ -149,7 +153,7 @@ def test_a_probe_that_takes_far_longer_than_any_before_is_ended(
 def test_a_first_probe_that_never_ends_is_ended_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pool, "UNKNOWN_PATIENCE", 0.5)
+    monkeypatch.setattr(slots, "UNKNOWN_PATIENCE", 0.5)
     monkeypatch.setattr(Stuck, "log", tmp_path / "log")
     runner = WorkerPool(Stuck)
     (failed,) = list(runner.run([work("stuck", 2)]))
@@ -175,8 +179,8 @@ def test_an_error_after_a_probe_that_ended_just_in_time_is_its_own() -> None:
 def test_a_question_may_take_as_long_as_it_likes_once_the_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_pool, "UNKNOWN_PATIENCE", 0.1)
-    monkeypatch.setattr(worker_pool, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(slots, "UNKNOWN_PATIENCE", 0.1)
+    monkeypatch.setattr(slots, "POLL_SECONDS", 0.05)
     runner = WorkerPool(Fake)
     assert runner.ask(source("a"), lambda scorer: time.sleep(0.5) or 7) == 7
     runner.close()
