@@ -108,6 +108,18 @@ def test_a_class_name_has_one_meaning() -> None:
     assert not {name: where for name, where in homes.items() if len(where) > 1}
 
 
+def test_one_executor_answers_units_and_nothing_fills_its_cache_ahead() -> None:
+    gone = {
+        "ActorScoring", "BlockScorer", "Evaluator", "FileBase", "LockstepScoring", "ScoredBlocks",
+        "ReferenceScoring", "SingleModelScoring", "_FirstModel", "count_ahead", "score_ahead",
+        "score_with_fallback",
+    }  # fmt: skip
+    for name, tree in modules():
+        for node in ast.walk(tree):
+            used = [getattr(node, what, None) for what in ("name", "id", "attr", "arg")]
+            assert gone.isdisjoint(used), f"{name}: {used}"
+
+
 def test_what_a_command_gives_is_a_result_of_its_report() -> None:
     """Whatever has both a JSON document and a screen; ``TrackResult`` has no document."""
     for name, tree in modules():

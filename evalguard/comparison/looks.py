@@ -23,7 +23,7 @@ from evalguard.core.comparison import SequentialRun
 from evalguard.core.figures import figures_of_task
 from evalguard.core.scorer import ModelDescription, Response
 from evalguard.engine.answer import ScoringJob
-from evalguard.engine.batches import score_with_fallback
+from evalguard.engine.batches import STARTS_AGAIN, CommonPolicy
 from evalguard.engine.block_store import LoadedModel
 from evalguard.engine.choices import Choices
 from evalguard.engine.cluster_fields import cluster_documents
@@ -133,9 +133,14 @@ def score_in_looks(
             stay in the score cache, and the same seed asks for the same blocks again.
     """
     models = [source for source in sources if isinstance(source, ModelSource)]
-    (scored, stops), notes = score_with_fallback(
-        models, choices, lambda choices: _score_looks(sources, choices, options, meter)
-    )
+    common = CommonPolicy(models, choices)
+    while True:
+        try:
+            scored, stops = _score_looks(sources, common.choices, options, meter)
+            break
+        except STARTS_AGAIN as error:
+            common.fall_back(error)
+    notes = common.notes
     base, candidate = (
         replace(side, notes=(*side.notes, *notes)) if isinstance(source, ModelSource) else side
         for source, side in zip(sources, scored, strict=True)

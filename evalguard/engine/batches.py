@@ -7,60 +7,65 @@ and candidate were is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from evalguard.core.question import Untestable
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
+from evalguard.engine.choices import Choices
 from evalguard.engine.loading.lazy_scorer import OtherModelError
 from evalguard.engine.loading.own_environment import shares_prefixes
 from evalguard.engine.sources import ModelSource
 from evalguard.errors import FallbackError
 from evalguard.models.arguments import HF_TYPES
 
-if TYPE_CHECKING:
-    from evalguard.engine.choices import Choices
 
-FallbackResult = TypeVar("FallbackResult")
-
-
-def score_with_fallback(
-    sources: Sequence[ModelSource], choices: Choices, score: Callable[[Choices], FallbackResult]
-) -> tuple[FallbackResult, tuple[str, ...]]:
-    """Score models alike; start again with less where one cannot do what the policy asks.
+@dataclass(slots=True)
+class CommonPolicy:
+    """How all models of a run are scored: as is asked, or plainer where one of them cannot do that.
 
     Blocks that were answered before stay in the score cache, where nothing mixes them up with
     those of another policy.
 
-    Args:
-        sources: the models.
-        score: scores all of them by the policy of the choices it gets.
-
-    Returns:
-        What ``score`` returned in the end, and a note for each start.
-
-    Raises:
-        EvalguardError: as ``score``.
+    Attributes:
+        choices: with the policy that is to be tried now.
+        notes: one for each time that all models had to start again.
     """
-    if not all(shares_prefixes(source.variant) for source in sources):
-        choices = replace(choices, policy=replace(choices.policy, share_prefixes=False))
+
+    sources: Sequence[ModelSource]
+    choices: Choices
     notes: tuple[str, ...] = ()
-    put_right = 0
-    while True:
-        try:
-            return score(choices), notes
-        except OtherModelError:
+    _put_right: int = 0
+
+    def __post_init__(self) -> None:
+        """Share no prefixes where a model does not even try."""
+        if not all(shares_prefixes(source.variant) for source in self.sources):
+            self._take(replace(self.choices.policy, share_prefixes=False))
+
+    def fall_back(self, error: OtherModelError | FallbackError) -> None:
+        """Start again with less, after an error (one of ``STARTS_AGAIN``).
+
+        Raises:
+            OtherModelError, FallbackError: the same one, where nothing is left to be given up.
+        """
+        if isinstance(error, OtherModelError):
             # What was remembered of a model is put right, and its finished blocks stay kept.
-            put_right += 1
-            if put_right > len(sources):
-                raise
-        except FallbackError as error:
-            policy = _plainer_policy(choices.policy, error)
-            if policy == choices.policy:
-                raise
-            choices = replace(choices, policy=policy)
-            notes = (*notes, f"{_PLAINER_NOTES[error.giving_up]} ({error})")
+            self._put_right += 1
+            if self._put_right > len(self.sources):
+                raise error
+            return
+        policy = _plainer_policy(self.choices.policy, error)
+        if policy == self.choices.policy:
+            raise error
+        self._take(policy)
+        self.notes = (*self.notes, f"{_PLAINER_NOTES[error.giving_up]} ({error})")
+
+    def _take(self, policy: ScoringPolicy) -> None:
+        self.choices = replace(self.choices, policy=policy)
+
+
+# What makes all models of a run start again.
+STARTS_AGAIN = (OtherModelError, FallbackError)
 
 
 def check_same_policy(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from evalguard.config.options import CompareOptions
-from evalguard.engine.batches import score_with_fallback
+from evalguard.engine.batches import STARTS_AGAIN, CommonPolicy
 from evalguard.engine.choices import Choices
 from evalguard.engine.executor import Evaluation
 from evalguard.engine.interrupts import interruptible
@@ -59,28 +59,31 @@ def score_models(
     if not sources:
         return []
 
-    def score(choices: Choices) -> list[Evaluation]:
-        shown = tokens_beside_server(sources)
-        with open_run_context(choices, options, meter=meter, shown_tokens=shown) as context:
-            if shown and choices.gate.needs_distributions:
-                context.executor.progress.note(_BOUND_ALONE)
-            context.check_asked(sources)
-            context.say_what_is_scored_anew(sources)
-            if stored is not None:
-                check_stored_requests(stored, context.executor, choices)
-                context.expect_prompts_of(stored.run.rows)
-            plan = ScoringPlan(context)
-            if reference is not None:
-                (candidate,) = sources
-                ours, theirs = plan.evaluate_beside(reference, candidate)
-                return [ours, check_scores(theirs, candidate, context)]
-            return [
-                check_scores(evaluation, source, context)
-                for evaluation, source in zip(plan.evaluate(sources), sources, strict=True)
-            ]
-
-    evaluations, notes = score_with_fallback(sources, choices, score)
-    return [replace(one, notes=(*one.notes, *notes)) for one in evaluations]
+    shown, common = tokens_beside_server(sources), CommonPolicy(sources, choices)
+    while True:
+        choices = common.choices
+        try:
+            with open_run_context(choices, options, meter=meter, shown_tokens=shown) as context:
+                if shown and choices.gate.needs_distributions:
+                    context.executor.progress.note(_BOUND_ALONE)
+                context.check_asked(sources)
+                context.say_what_is_scored_anew(sources)
+                if stored is not None:
+                    check_stored_requests(stored, context.executor, choices)
+                    context.expect_prompts_of(stored.run.rows)
+                plan = ScoringPlan(context)
+                if reference is not None:
+                    (candidate,) = sources
+                    ours, theirs = plan.evaluate_beside(reference, candidate)
+                    found = [ours, check_scores(theirs, candidate, context)]
+                else:
+                    found = [
+                        check_scores(evaluation, source, context)
+                        for evaluation, source in zip(plan.evaluate(sources), sources, strict=True)
+                    ]
+            return [replace(one, notes=(*one.notes, *common.notes)) for one in found]
+        except STARTS_AGAIN as error:
+            common.fall_back(error)
 
 
 _BOUND_ALONE = (

@@ -38,7 +38,7 @@ from evalguard.core.scorer import ModelDescription, cached_between, count_cached
 from evalguard.core.scores import NotCompared, ScoreTable, TaskGroup
 from evalguard.core.settings import digest_of
 from evalguard.distributions.task_distributions import TaskDivergences, compare_task_distributions
-from evalguard.engine.batches import score_with_fallback
+from evalguard.engine.batches import STARTS_AGAIN, CommonPolicy
 from evalguard.engine.choices import Choices, with_execution, with_workers
 from evalguard.engine.cluster_fields import cluster_documents
 from evalguard.engine.executor import Evaluation
@@ -161,16 +161,19 @@ def score_variations(
             that fails is left out, with its reason.
     """
 
-    def run(choices: Choices) -> FloorRun:
-        with open_run_context(choices, options) as context:
-            context.check_asked([source])
-            context.say_what_is_scored_anew([source])
-            executor = replace(context.executor, may_vary=True)
-            measurement = _FloorMeasurement(source, choices, context.with_executor(executor))
-            return measurement.run(factors)
-
-    measured, notes = score_with_fallback([source], choices, run)
-    return replace(measured, notes=(*measured.notes, *notes))
+    common = CommonPolicy([source], choices)
+    while True:
+        choices = common.choices
+        try:
+            with open_run_context(choices, options) as context:
+                context.check_asked([source])
+                context.say_what_is_scored_anew([source])
+                executor = replace(context.executor, may_vary=True)
+                measurement = _FloorMeasurement(source, choices, context.with_executor(executor))
+                measured = measurement.run(factors)
+            return replace(measured, notes=(*measured.notes, *common.notes))
+        except STARTS_AGAIN as error:
+            common.fall_back(error)
 
 
 # vLLM does not read its cache for a prompt whose log-probabilities are asked for

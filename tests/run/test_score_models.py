@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from fake_models import FakeScorer
 
+import evalguard
 from evalguard.config.guard import GuardSet
 from evalguard.config.options import CompareOptions
 from evalguard.core.scorer import ScoringPolicy
@@ -192,3 +194,25 @@ def test_token_ids_are_compared_where_prompts_are_the_same(score: Score) -> None
     with pytest.raises(MisalignedRunsError, match="the candidate reads its first token, BOS, tw"):
         score({"a": Alike("a"), "b": TwiceBos("b")}, apply_chat_template=True)
     assert len(score({"a": Alike("a"), "b": Alike("b")}, apply_chat_template=True)) == 2
+
+
+def test_a_model_is_opened_at_most_seven_calls_below_a_comparison(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = str(Path(evalguard.__file__).parent)
+    calls: list[str] = []
+
+    def seen(*_: object) -> None:
+        stack = [one for one in inspect.stack()[::-1] if one.filename.startswith(package)]
+        calls.extend(one.function for one in stack)
+        raise EvaluationError("seen")
+
+    monkeypatch.setattr("evalguard.engine.run_context.RunContext.load", seen)
+    fields = {"tasks": ("sw_word",), "include_path": (models["tasks"],), "quiet": True}
+    with pytest.raises(EvaluationError, match="seen"):
+        evalguard.compare(
+            models["orig"], models["sharp"], write=False, cache_dir=tmp_path, **fields
+        )
+    below = calls[calls.index("compare") + 1 :]
+    assert below[-1] == "open_model"
+    assert len(below) <= 7, below
