@@ -6,7 +6,7 @@ from pathlib import Path
 
 from evalguard import tools
 from evalguard.comparison.stored_sides import read_base_of_run
-from evalguard.engine.baseline_scores import BaselineScores
+from evalguard.engine.sources import BaselineScores
 from evalguard.errors import UsageError
 from evalguard.regular_file import open_regular
 

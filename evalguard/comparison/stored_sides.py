@@ -35,7 +35,7 @@ from evalguard.core.scores import (
 )
 from evalguard.core.settings import Value
 from evalguard.core.shown_tokens import SAMPLE_COLUMNS
-from evalguard.engine.baseline_scores import BaselineScores
+from evalguard.engine.sources import BaselineScores
 from evalguard.engine.task_scores import describe_reading
 from evalguard.errors import MisalignedRunsError, StoreError, UsageError, nearest
 from evalguard.store.run_tables import read_sample_facts, read_samples, sample_column_names

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -197,7 +197,7 @@ class Executor:
         models = job.models
         tasks: Iterable[TaskProgress] = self._all_progress(models)
         if self.slots is not None:
-            tasks = [*tasks]  # what renders the chat is asked nothing else later: slots are at it
+            tasks = [*tasks]  # the model renders the chat, and a slot will be at it
         self.begin(job)
         scores: dict[str, list[TaskScores]] = {}
         put_off: list[TaskProgress] = []
@@ -347,10 +347,12 @@ class Executor:
         ahead, self._ahead = self._ahead, None
         if ahead is None or self.slots is None:
             return
-        with ExitStack() as stack:
+        with closing(ahead):
             if failed:
-                stack.callback(self.slots.close)
-            ahead.close(failed=failed)
+                ahead.stop()
+                self.slots.close()
+            else:
+                ahead.finish()
 
     def kinds_to_ask(self, model: LoadedModel) -> frozenset[RequestKind]:
         """The kinds of requests that are in blocks which are not cached."""

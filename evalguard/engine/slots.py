@@ -697,15 +697,14 @@ class SlotAnswers:
         while self._take_next():
             pass
 
-    def close(self, *, failed: bool) -> None:
-        """Let the slots be free for another model; end them where something has failed."""
-        try:
-            if failed:
-                self._events.close()
-            else:
-                self.finish()
-        finally:
-            self._pool.lend(None)
+    def stop(self) -> None:
+        """End what is under way."""
+        self._events.close()
+
+    def close(self) -> None:
+        """Let the slots be free for another model."""
+        self.stop()
+        self._pool.lend(None)
 
     def _take_next(self) -> bool:
         """Keep what comes next; False where nothing does."""

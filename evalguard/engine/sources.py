@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evalguard.config.guard import Guard, GuardSet
@@ -12,9 +12,11 @@ from evalguard.config.inline_models import inline_variant, is_address, split_mod
 from evalguard.config.local_paths import resolve_model_args, resolve_path
 from evalguard.config.options import CompareOptions
 from evalguard.config.trust import require_code_allowed
+from evalguard.core.compare_report import RunIdentity
+from evalguard.core.document_columns import DocumentFields
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
+from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.core.settings import Assignment, Value, Variant
-from evalguard.engine.baseline_scores import BaselineScores
 from evalguard.errors import UsageError, nearest
 from evalguard.harness.finished_runs.lmeval_run import LmEvalRun, is_lmeval_run, read_run
 from evalguard.harness.finished_runs.other_harnesses import refuse_other_harness
@@ -46,6 +48,30 @@ class RunSource:
 
     name: str
     run: LmEvalRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineScores:
+    """What a run folder or a history kept of a model that was scored then.
+
+    Attributes:
+        path: of the run folder or the history.
+        created: when it was scored; UTC, ISO 8601.
+        fields: of the documents by task; {} where they were not kept.
+        rows: what was asked and answered, document by document, by task; {} where that was not
+            kept (see ``harness.samples.sample``).
+        environment: packages, machine and device that it was scored with.
+    """
+
+    path: Path
+    created: str
+    identity: RunIdentity
+    tables: tuple[ScoreTable, ...]
+    not_compared: tuple[NotCompared, ...] = ()
+    fields: Mapping[str, DocumentFields] = field(default_factory=dict)
+    rows: Mapping[str, tuple[Mapping[str, Value], ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    environment: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,8 @@ from evalguard.core.scores import (
     restore_infinities,
 )
 from evalguard.core.settings import Value, digest_of
-from evalguard.engine.baseline_scores import BaselineScores
 from evalguard.engine.scored_side import ScoredSide
+from evalguard.engine.sources import BaselineScores
 from evalguard.engine.task_scores import describe_reading
 from evalguard.errors import EvalguardError, MisalignedRunsError, UsageError, error_text, nearest
 from evalguard.nights.document_scores import DocumentScores
