@@ -1,7 +1,8 @@
 """How an option is declared: once, as a field of a record; everything that offers it reads that.
 
-A command line (``cli/option_groups.py``), the ``run`` of guard files (``config/run_entry.py``), the
-Python API and the command to type (``comparison/typed_command.py``) are made from the fields.
+A command line (``cli/option_groups.py``), ``run`` and ``gate`` of guard files
+(``config/run_entry.py``, ``config/gate_entry.py``), the Python API and the command to type
+(``comparison/typed_command.py``) are made from the fields.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Declaration:
             third state.
         metavar: what help calls its value; None: as its type does.
         shows_default: whether help names the default.
-        key: what a guard file's schema says of it; "": it is no key of ``run``.
+        key: what a guard file's schema says of it; "": it is no key there.
         example: its value in a guard file, as a message shows it to whoever types the option where
             it has no flag.
         section: part of the guard file that has the key.
@@ -181,6 +182,15 @@ def declared_options(record: type) -> Mapping[str, DeclaredOption]:
     """Return the options that are fields of a record, by name, in their order."""
     key: Any = record  # mypy takes the class of records that have no hash for one without a hash
     return _read_fields(key)
+
+
+def declared_keys(record: type, section: str) -> Mapping[str, DeclaredOption]:
+    """Return those of a record's options that are keys of a section of guard files."""
+    return {
+        name: one
+        for name, one in declared_options(record).items()
+        if one.option.key and one.option.section == section
+    }
 
 
 @cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     BeforeValidator,
@@ -11,11 +12,16 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     WithJsonSchema,
+    create_model,
     model_validator,
 )
 
+from evalguard.config.declared_options import declared_keys
 from evalguard.config.entries import GuardEntry, Text
+from evalguard.config.options import CompareOptions
+from evalguard.config.run_entry import key_field, key_type
 from evalguard.core.figures import FIGURES, split_name
+from evalguard.core.gate import Gate, WhenUndecided
 from evalguard.core.limits import KINDS, Limit
 from evalguard.core.verdict import MARGIN_PATTERN, Margin
 from evalguard.errors import UsageError
@@ -164,38 +170,33 @@ class LimitsEntry(GuardEntry):
     same_topk: float | None = _share("mean share of the most probable tokens that both have.")
 
 
-class GateEntry(GuardEntry):
+_DEFAULTS = {one.name: one.default for one in fields(Gate)}
+DECLARED = declared_keys(CompareOptions, "gate")
+"""Keys that are options, too, and are declared with those."""
+
+if TYPE_CHECKING:
+    _DeclaredKeys = GuardEntry
+else:
+    _DeclaredKeys = create_model(
+        "_DeclaredKeys",
+        __base__=GuardEntry,
+        **{
+            name: (
+                MarginField if one.option.kind == "margin" else key_type(one),
+                key_field(one, default=_DEFAULTS[name]),
+            )
+            for name, one in DECLARED.items()
+        },
+    )
+
+
+class GateEntry(_DeclaredKeys):
     """When a comparison fails."""
 
-    margin: MarginField = Field(
-        default=1.0,
-        description="Tolerated drift: in standard errors of the base model (1.0), points (1pp) or "
-        "relative to the base's value (2%).",
-    )
-    fail_on: Literal["real", "margin", "significant", "certain", "any-degradation"] = Field(
-        default="real",
-        description="What fails: real (above the margin, and its interval, Holm-adjusted over all "
-        "gated metrics, above 0), margin (above the margin), significant (its own interval above "
-        "0), certain (the whole interval above the margin), any-degradation (real ones within it "
-        "too).",
-    )
-    confidence: float = Field(
-        default=0.95,
-        gt=0,
-        lt=1,
-        description="Of the interval of the drift, and so of what is real: at 0.90 more is found, "
-        "and an unchanged candidate fails in 5% of cases, not 2.5%.",
-    )
-    undecided: Literal["warn", "fail", "pass"] = Field(
+    undecided: WhenUndecided = Field(
         default="warn",
         description="What becomes of a run whose documents cannot tell: warn (exit code 0, with a "
         "warning of CI), fail (exit code 4, as --strict), pass.",
-    )
-    broken_documents: int = Field(
-        default=0,
-        ge=0,
-        description="How many documents may be broken: the candidate gives what it is asked far "
-        "less than chance, or no finite score, and the base does not.",
     )
     subtasks: bool = Field(
         default=False,

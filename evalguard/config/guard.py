@@ -9,11 +9,8 @@ from typing import Literal
 
 from evalguard.config.options import RunOptions
 from evalguard.core.expected_answers import ExpectedAnswer
-from evalguard.core.gate import Waiver, WhenUndecided
-from evalguard.core.limits import Limit
-from evalguard.core.option_words import FailOn
+from evalguard.core.gate import GateOptions, Waiver
 from evalguard.core.settings import Variant
-from evalguard.core.verdict import Margin
 from evalguard.errors import UsageError, nearest
 
 Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]
@@ -40,29 +37,6 @@ class Pair:
     def names_tasks(self) -> bool:
         """Whether it says itself what is asked: then the file's tasks and requests do not count."""
         return bool(self.tasks or self.requests)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateOptions:
-    """When a comparison fails; a number as ``margin`` is in standard errors of the base model.
-
-    ``limits`` are the absolute ones of the file's ``gate: {metrics: ...}``, ``margins`` those of
-    single metrics there, ``directions`` whether higher is better. ``gate_metrics`` is its ``only``;
-    ``figures`` are those of generated answers that ``metrics`` names without a limit.
-    """
-
-    margin: float | Margin = 1.0
-    margins: tuple[tuple[str, Margin], ...] = ()
-    directions: tuple[tuple[str, bool], ...] = ()
-    gate_metrics: tuple[str, ...] = ()
-    figures: tuple[str, ...] = ()
-    advisory: tuple[str, ...] = ()
-    fail_on: FailOn = "real"
-    confidence: float = 0.95
-    undecided: WhenUndecided = "warn"
-    broken_documents: int = 0
-    subtasks: bool = False
-    limits: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

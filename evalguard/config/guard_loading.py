@@ -18,8 +18,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from evalguard.config.entries import AnswerEntry, expected_answers
-from evalguard.config.gate_entry import GateEntry, LimitsEntry, MetricGateEntry
-from evalguard.config.guard import GateOptions, Guard, Origin, Pair
+from evalguard.config.gate_entry import DECLARED, GateEntry, LimitsEntry, MetricGateEntry
+from evalguard.config.guard import Guard, Origin, Pair
 from evalguard.config.guard_document import (
     Document,
     Loc,
@@ -46,7 +46,7 @@ from evalguard.config.run_entry import RunEntry, read_run
 from evalguard.config.trust import file_uses, model_uses, surroundings_of
 from evalguard.config.variants import Inherited, inherit, variant_of
 from evalguard.core.figures import figure_named
-from evalguard.core.gate import Waiver
+from evalguard.core.gate import GateOptions, Waiver
 from evalguard.core.limits import Limit
 from evalguard.core.settings import BuildRecipe, Target, Value
 from evalguard.core.tracked_run import NO_TRACKER
@@ -612,10 +612,12 @@ def _places(models: Iterable[Inherited], document: Document) -> dict[tuple[str, 
 
 
 def _gate(entry: GateEntry) -> GateOptions:
-    margin = Margin.parse(entry.margin)
+    said = {name: getattr(entry, name) for name in DECLARED}
+    margin = Margin.parse(said.pop("margin"))
     margins = entry.metrics.__pydantic_extra__ or {}
     limits = entry.metrics.model_dump(by_alias=True, exclude_none=True, exclude=set(margins))
     return GateOptions(
+        **said,
         margin=margin.value if margin.unit == "sigma" else margin,
         margins=tuple((name, one.margin) for name, one in margins.items() if one.margin),
         directions=tuple(
@@ -623,10 +625,7 @@ def _gate(entry: GateEntry) -> GateOptions:
             for name, one in margins.items()
             if one.higher_is_better is not None
         ),
-        fail_on=entry.fail_on,
-        confidence=entry.confidence,
         undecided=entry.undecided,
-        broken_documents=entry.broken_documents,
         subtasks=entry.subtasks,
         gate_metrics=tuple(entry.only),
         advisory=tuple(entry.advisory),

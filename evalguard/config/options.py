@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from evalguard.config.declared_options import declare, declared_options
+from evalguard.config.declared_options import declare, declared_keys, declared_options
 from evalguard.config.inline_models import parse_model_args
 from evalguard.core.option_words import FailOn, Format, RollingBos, ScorerName
 from evalguard.core.repeat_command import DEFAULT_RUN_FOLDERS
@@ -316,21 +316,44 @@ class CompareOptions:
         metavar="N|Npp|N%",
         help="Allowed drift: standard errors of the base (1), points (1pp), relative (2%). "
         "Default 1.",
+        key="Tolerated drift: in standard errors of the base model (1.0), points (1pp) or "
+        "relative to the base's value (2%).",
+        section="gate",
+        harmless="judges numbers",
     )
     fail_on: FailOn | None = declare(
         None,
         group="Gate and statistics",
         help="What fails. Default real: above the margin, and the paired test calls it real.",
+        key="What fails: real (above the margin, and its interval, Holm-adjusted over all "
+        "gated metrics, above 0), margin (above the margin), significant (its own interval above "
+        "0), certain (the whole interval above the margin), any-degradation (real ones within it "
+        "too).",
+        section="gate",
+        harmless="judges numbers",
     )
     confidence: float | None = declare(
         None,
         group="Gate and statistics",
         kind="confidence",
         metavar="P",
+        above=0,
+        below=1,
         help="Confidence level of the intervals. Default 0.95.",
+        key="Of the interval of the drift, and so of what is real: at 0.90 more is found, "
+        "and an unchanged candidate fails in 5% of cases, not 2.5%.",
+        section="gate",
+        harmless="judges numbers",
     )
     broken_documents: int | None = declare(
-        None, at_least=0, expected="a number, 0 or more", section="gate", example="N"
+        None,
+        at_least=0,
+        expected="a number, 0 or more",
+        key="How many documents may be broken: the candidate gives what it is asked far "
+        "less than chance, or no finite score, and the base does not.",
+        section="gate",
+        example="N",
+        harmless="judges numbers",
     )
     gate_limits: AskedMetrics = declare(
         {},
@@ -568,8 +591,8 @@ def with_run_of(guard_run: CompareOptions, options: CompareOptions) -> CompareOp
     """The options, and where they say nothing what ``run`` of the guard file says."""
     told = {
         name: getattr(guard_run, name)
-        for name, one in declared_options(type(options)).items()
-        if one.option.key and getattr(options, name) in (one.default, "")
+        for name, one in declared_keys(type(options), "run").items()
+        if getattr(options, name) in (one.default, "")
     }
     return replace(options, **told)
 

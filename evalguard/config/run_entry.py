@@ -15,7 +15,12 @@ from pydantic import (
     create_model,
 )
 
-from evalguard.config.declared_options import DeclaredOption, Kind, declared_options
+from evalguard.config.declared_options import (
+    DeclaredOption,
+    Kind,
+    declared_keys,
+    declared_options,
+)
 from evalguard.config.entries import TEXT_SCHEMA, GuardEntry, Text
 from evalguard.config.options import CompareOptions, DistributionMode, RunOptions
 from evalguard.core.amounts import parse_size
@@ -143,28 +148,31 @@ _KINDS: Mapping[Kind, Any] = {
 def entry_of(record: type[CompareOptions]) -> type[GuardEntry]:
     """Return the shape of ``run`` in a guard file: the options of a record that are keys there."""
     keys: Any = {
-        name: (_annotation(one), _field(one))
-        for name, one in declared_options(record).items()
-        if one.option.key
+        name: (
+            key_type(one) if one.option.kind else key_type(one) | None,
+            key_field(one, default=None),
+        )
+        for name, one in declared_keys(record, "run").items()
     }
     text = "How tasks are run; the command line wins over these."
     made: type[GuardEntry] = create_model("RunEntry", __base__=GuardEntry, __doc__=text, **keys)
     return made
 
 
-def _annotation(one: DeclaredOption) -> Any:
-    if one.option.kind is not None:
-        return _KINDS[one.option.kind]
-    return (Text if one.type in (str, Path) else one.type) | None
+def key_type(one: DeclaredOption) -> Any:
+    """The type of an option's value in a guard file."""
+    written = Text if one.type in (str, Path) else one.type
+    return written if one.option.kind is None else _KINDS.get(one.option.kind, written)
 
 
-def _field(one: DeclaredOption) -> Any:
+def key_field(one: DeclaredOption, *, default: Any) -> Any:
+    """The key of an option in a guard file: its description and bounds."""
     option = one.option
     bounds: dict[str, Any] = {"ge": option.at_least, "gt": option.above, "lt": option.below}
     if one.type is float and option.kind is None:
         bounds["allow_inf_nan"] = False
     said = {name: bound for name, bound in bounds.items() if bound is not None}
-    return Field(default=None, description=option.key, **said)
+    return Field(default=default, description=option.key, **said)
 
 
 if TYPE_CHECKING:

@@ -58,11 +58,7 @@ HARMLESS_KEYS: Mapping[str, str] = {
     "answers.*.json": "is what answers must be",
     "answers.*.pattern": "is matched against answers, in limited time",
     "answers.*.call": "is what answers must be",
-    "gate.margin": "judges numbers",
-    "gate.fail_on": "judges numbers",
-    "gate.confidence": "judges numbers",
     "gate.undecided": "judges numbers",
-    "gate.broken_documents": "judges numbers",
     "gate.subtasks": "judges numbers",
     "gate.metrics.kl_mean": "judges numbers",
     "gate.metrics.kl_median": "judges numbers",
@@ -81,7 +77,7 @@ HARMLESS_KEYS: Mapping[str, str] = {
     "gate.only": "judges numbers",
     "gate.advisory": "judges numbers",
     **{
-        f"run.{name}": declared.option.harmless
+        f"{declared.option.section}.{name}": declared.option.harmless
         for name, declared in declared_options(RunOptions).items()
         if declared.option.harmless
     },

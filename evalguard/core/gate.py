@@ -271,8 +271,8 @@ FAIL_ON: tuple[str, ...] = get_args(FailOn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """What makes a run fail.
+class GateOptions:
+    """When a run fails, as a guard file says it.
 
     Attributes:
         margin: tolerated drift; a number is in standard errors of the base.
@@ -297,18 +297,12 @@ class Gate:
         figures: figures of generated answers ("loops", "gsm8k/loops") that are gated as metrics
             are, where ``gate_metrics`` does not leave them out. Those that nobody names, here or in
             any other field, are no metrics.
-        declared: figures that a guard file makes known of a task ("sums/valid_json"), gated
-            likewise wherever that task is asked.
-        figures_where_known: figures that are gated likewise where any answer shows them, and that
-            nobody misses where none does.
         advisory: metrics, or tasks' metrics, that are shown and never fail.
         subtasks: gate what is below a compared group too, not only its aggregate: dozens of
             subtasks fail nearly every unchanged candidate by chance. ``gate_metrics`` wins.
         limits: absolute limits on distributions and answers, beside the margin. A value beyond its
             limit fails, whatever the margin says; under "certain" only if its whole interval is
             beyond, else it is undecided.
-        waivers: known degradations that are let through, for comparisons judged on ``today``
-            (YYYY-MM-DD, UTC).
         broken_documents: how many documents of the run may be broken
             (``evalguard.core.broken_documents``), whatever the metrics say.
     """
@@ -321,14 +315,29 @@ class Gate:
     undecided: WhenUndecided = "warn"
     gate_metrics: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()
-    declared: tuple[str, ...] = ()
-    figures_where_known: tuple[str, ...] = ()
     advisory: tuple[str, ...] = ()
     subtasks: bool = False
     limits: tuple[Limit, ...] = ()
+    broken_documents: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate(GateOptions):
+    """What makes a run fail: what a guard file or an option says, and what else is known of a run.
+
+    Attributes:
+        declared: figures that a guard file makes known of a task ("sums/valid_json"), gated
+            as ``figures`` wherever that task is asked.
+        figures_where_known: figures that are gated likewise where any answer shows them, and that
+            nobody misses where none does.
+        waivers: known degradations that are let through, for comparisons judged on ``today``
+            (YYYY-MM-DD, UTC).
+    """
+
+    declared: tuple[str, ...] = ()
+    figures_where_known: tuple[str, ...] = ()
     waivers: tuple[Waiver, ...] = ()
     today: str = ""
-    broken_documents: int = 0
 
     def __post_init__(self) -> None:
         self.default_margin  # noqa: B018 - refuses a margin that is none

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import cast
 
-from evalguard.config.guard import GateOptions, Guard, GuardSet
+from evalguard.config.declared_options import declared_keys
+from evalguard.config.guard import Guard, GuardSet
 from evalguard.config.guard_search import embedded_tasks
 from evalguard.config.options import (
     AskedMetrics,
@@ -21,7 +22,7 @@ from evalguard.config.options import (
 from evalguard.core.chat import ChatRequest
 from evalguard.core.expected_answers import ExpectedAnswer
 from evalguard.core.figures import FIGURES, figure_named, split_name
-from evalguard.core.gate import Gate
+from evalguard.core.gate import Gate, GateOptions
 from evalguard.core.limits import KINDS, Limit
 from evalguard.core.ray_plan import RayPlan
 from evalguard.core.scorer import ScoringPolicy
@@ -358,11 +359,10 @@ def _resolve_gate(
 ) -> Gate:
     of_file = guard.gate_of(base.name, candidate.name) if guard else GateOptions()
     values = {field.name: getattr(of_file, field.name) for field in fields(of_file)}
-    for name in ("fail_on", "confidence", "broken_documents"):
+    for name in declared_keys(CompareOptions, "gate"):
         if getattr(options, name) is not None:
             values[name] = getattr(options, name)
     if options.margin is not None:
-        values["margin"] = options.margin
         values["margins"] = ()  # what was typed holds for every metric
     values |= _asked_metrics(of_file, values["margins"], options.gate_limits)
     # What a guard file says that answers must be, it holds them to.

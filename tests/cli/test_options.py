@@ -15,10 +15,12 @@ from pydantic import ValidationError
 from evalguard.cli.click_options import Command, add_options, explain_move
 from evalguard.cli.option_groups import take_all
 from evalguard.comparison.typed_command import typed_comparison
-from evalguard.config.declared_options import declare, declared_options
+from evalguard.config.declared_options import declare, declared_keys, declared_options
+from evalguard.config.gate_entry import GateEntry
 from evalguard.config.guard_search import load_guards
 from evalguard.config.options import CompareOptions, make_options, with_run_of
 from evalguard.config.run_entry import entry_of
+from evalguard.core.gate import Gate
 from evalguard.errors import EXIT_USAGE, EvalguardError, UsageError
 from evalguard.harness.task_options import TaskOptions
 
@@ -288,3 +290,13 @@ def test_models_without_their_options_are_told_these(run: Any, command: str) -> 
     assert f"evalguard {command} --base original --cand 'my port'" in ran.err
     other = run(command, "--base", "original", "--cand", "port", "stray")
     assert "unexpected extra argument" in other.err
+
+
+def test_a_key_of_the_gate_that_is_an_option_is_declared_with_the_option_alone() -> None:
+    said = GateEntry.model_json_schema()["properties"]
+    declared = declared_keys(CompareOptions, "gate")
+    assert {*declared} == {"margin", "fail_on", "confidence", "broken_documents"}
+    for name, one in declared.items():
+        assert said[name]["description"] == one.option.key
+        assert name not in vars(GateEntry)["__annotations__"]
+        assert name not in vars(Gate)["__annotations__"]

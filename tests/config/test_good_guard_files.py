@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from guard_texts import FULL, load
 
-from evalguard.config.guard import GateOptions, Pair
+from evalguard.config.guard import Pair
 from evalguard.config.guard_search import embedded_folder, load_guards
 from evalguard.config.options import RunOptions
+from evalguard.core.gate import GateOptions
 from evalguard.core.limits import Limit
 from evalguard.core.settings import BuildRecipe, Constraint, Target
 from evalguard.errors import UsageError

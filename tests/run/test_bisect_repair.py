@@ -22,7 +22,7 @@ from evalguard.cli.click_options import read_compare_options
 from evalguard.cli.compare_command import compare_command
 from evalguard.cli.value_types import Pairs
 from evalguard.comparison.typed_command import option_words
-from evalguard.config.declared_options import declared_options
+from evalguard.config.declared_options import declared_keys
 from evalguard.config.guard import GuardSet
 from evalguard.config.guard_search import load_guards
 from evalguard.config.options import CompareOptions, RunOptions, make_options
@@ -119,7 +119,7 @@ def test_the_proof_of_derived_settings_asks_and_judges_as_the_comparison_did(
     )
     (tmp_path / REPAIRED_FILE).write_text(render_repaired_guard(finished, source))
     written = yaml.safe_load((tmp_path / REPAIRED_FILE).read_text())["run"]
-    keys = {one.name for one in declared_options(RunOptions).values() if one.option.key}
+    keys = {*declared_keys(RunOptions, "run")}
     assert written.keys() == keys - OF_NO_NUMBER
     (guard,) = load_guards(tmp_path / REPAIRED_FILE, cwd=tmp_path, allow_code=False).guards
     judged = (guard.gate.undecided, guard.gate.subtasks, guard.gate.limits)
