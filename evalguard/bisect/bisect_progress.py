@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isnan
 
 from evalguard.bisect.bisect_words import drift_phrase, format_drift
 from evalguard.bisect.search.search_result import (
@@ -120,11 +119,11 @@ class BisectionProgress:
         self._say(f"{text}; {spent:.1f}{of} evaluations so far{left}")
 
     def _found(self, probe: Probe) -> str:
-        if probe.untestable:
-            return f"cannot be run ({probe.untestable})"
-        if isnan(probe.drift_sigma):
-            return "no number"
+        if probe.reason:
+            return f"cannot be run ({probe.reason})"
         sigma, error = probe.drift_sigma, probe.error_sigma
+        if sigma is None or error is None:
+            return "no number"
         drift = format_drift(sigma, error, 0.0, log_unit=self._log_unit, unit=self._unit)
         unit = "" if drift.startswith("x") else f" {self._unit}"
         share = f"{format_count(probe.documents_so_far)} of {format_count(self._documents)}"

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from evalguard.bisect.search.components import Kind
-from evalguard.bisect.search.search_result import Outcome as ProbeOutcome
-from evalguard.bisect.search.search_result import Part, Status, Suspect
+from evalguard.bisect.search.search_result import Part, Probe, Status, Suspect
 from evalguard.core.comparison import Outcome
 from evalguard.core.gate_state import GateState, Key
 from evalguard.core.limits import LimitVerdict
@@ -244,7 +243,7 @@ class MetricSearch:
     untestable: tuple[UntestableAssignment, ...] = ()
     evaluations: float
     probes: int
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[Probe, ...] = ()
     loads: Loads | None = field(default=None, compare=False)
     written: WrittenTexts | None = field(default=None, compare=False)
     one_at_a_time: WrittenTexts | None = None
@@ -313,31 +312,6 @@ class UntestableAssignment:
     settings: tuple[str, ...]
     outcome: Refusal
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One measurement of a search; what was measured before a search started is none of its own.
-
-    Attributes:
-        settings: those at their candidate value, all others at reference.
-        documents: how many were scored now.
-        drift_sigma: of all scored so far, positive is worse; None if they were not scored.
-        outcome: scored, or why not in one of a few words.
-        cost: in full evaluations.
-        documents_so_far: scored in all under this assignment.
-        error_sigma: its standard error, as an estimate for all documents.
-        reason: why not, in words; "" if scored.
-    """
-
-    settings: tuple[str, ...]
-    documents: int
-    documents_so_far: int
-    drift_sigma: float | None
-    error_sigma: float | None
-    outcome: ProbeOutcome
-    reason: str = ""
-    cost: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from evalguard.bisect.bisect_report import (
     BisectReport,
     GuiltySetting,
-    Measured,
     MetricSearch,
     ModulePrice,
     ModulePrices,
@@ -28,6 +27,7 @@ from evalguard.bisect.bisect_words import (
     search_subject,
     sums_text,
 )
+from evalguard.bisect.search.search_result import Probe
 from evalguard.core.amounts import finite_or_none, size_text
 from evalguard.core.settings import Value
 from evalguard.core.verdict import SIGMA
@@ -409,7 +409,7 @@ def _is_partial(culprit: GuiltySetting) -> bool:
     return culprit.sigma_alone is not None and culprit.alone_share < 1.0
 
 
-def _probe_view(number: int, probe: Measured, search: MetricSearch) -> ProbeView:
+def _probe_view(number: int, probe: Probe, search: MetricSearch) -> ProbeView:
     sigma, error = probe.drift_sigma, probe.error_sigma
     return ProbeView(
         number=number,

@@ -52,8 +52,8 @@ def _probe_rows(bisect: BisectReport) -> Iterator[tuple[Any, ...]]:
                 probe.outcome,
                 probe.reason,
                 probe.cost,
-                finite_or_none(probe.drift_sigma),
-                finite_or_none(probe.error_sigma),
+                probe.drift_sigma,
+                probe.error_sigma,
                 search.unit,
             )
 

@@ -13,7 +13,6 @@ from evalguard.bisect.bisect_progress import BisectionProgress
 from evalguard.bisect.bisect_report import (
     Ended,
     GuiltySetting,
-    Measured,
     MetricSearch,
     UntestableAssignment,
     WrittenTexts,
@@ -38,7 +37,6 @@ from evalguard.bisect.search.search_result import BisectResult
 from evalguard.bisect.settings.module_settings import weigh_settings
 from evalguard.bisect.subject import Subject
 from evalguard.comparison.finished_comparison import FinishedComparison
-from evalguard.core.amounts import finite_or_none
 from evalguard.core.document_scale import DocumentScale
 from evalguard.core.question import Floats
 from evalguard.core.redaction import shown_value
@@ -203,7 +201,7 @@ class SearchOutcome:
             untestable=_untestable(result),
             evaluations=result.cost + (more.cost if more else 0.0),
             probes=len(result.probes) + (len(more.trials) if more else 0),
-            measured=_measured(result),
+            measured=result.probes,
             loads=self.oracle.loads,
             written=self.oracle.written,
             one_at_a_time=self._one_at_a_time(),
@@ -293,29 +291,10 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _measured(result: BisectResult) -> tuple[Measured, ...]:
-    """Every measurement, in order; what was not scored has no drift."""
-    return tuple(
-        Measured(
-            settings=probe.settings,
-            documents=probe.documents,
-            documents_so_far=probe.documents_so_far,
-            drift_sigma=finite_or_none(probe.drift_sigma),
-            error_sigma=finite_or_none(probe.error_sigma),
-            outcome=probe.outcome,
-            reason=probe.untestable,
-            cost=probe.cost,
-        )
-        for probe in result.probes
-    )
-
-
 def _untestable(result: BisectResult) -> tuple[UntestableAssignment, ...]:
     """The assignments that could not be built or run."""
     return tuple(
-        UntestableAssignment(
-            settings=probe.settings, outcome=probe.outcome, reason=probe.untestable
-        )
+        UntestableAssignment(settings=probe.settings, outcome=probe.outcome, reason=probe.reason)
         for probe in result.untestable
         if probe.outcome != "scored"
     )

@@ -80,7 +80,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "ModulePrice": Form(add=_added("per_megabyte")),
     "Suspect": Form(names={"name": "setting"}),
-    **dict.fromkeys(("GuiltySetting", "Measured", "Part", "Recommended"), Form(in_any_unit=True)),
+    **dict.fromkeys(("GuiltySetting", "Part", "Probe", "Recommended"), Form(in_any_unit=True)),
     "NightRun": Form(names={"number": "run"}),
     "NightMetric": Form(
         add={

@@ -85,7 +85,7 @@ def test_declared_constraints_are_never_tried() -> None:
         return ("c" in inside and "d" not in inside) or ("g" in inside and "f" not in inside)
 
     result = searched(PlantedScores(TWO, jitter=0.2, cannot=cannot), constraints=rules)
-    assert not any(probe.untestable for probe in result.probes)
+    assert not any(probe.reason for probe in result.probes)
     assert (result.status, named(result)) == ("minimal", GUILTY)
     alone = {culprit.name: culprit.sigma_alone for culprit in result.culprits}
     assert alone["c"] is None
@@ -99,7 +99,7 @@ def test_two_that_cannot_be_at_candidate_together_are_told_apart() -> None:
         return {"a", "b"} <= inside != frozenset(NAMES)
 
     result = searched(PlantedScores(TWO, jitter=0.2, cannot=cannot), constraints=rules)
-    assert not any(probe.untestable for probe in result.probes)
+    assert not any(probe.reason for probe in result.probes)
     assert (result.status, named(result)) == ("minimal", GUILTY)
 
 
@@ -138,7 +138,7 @@ def test_undeclared_crashes_are_neither_good_nor_bad(seed: int) -> None:
         return ("c" in inside and "d" not in inside) or ("a" in inside and "h" not in inside)
 
     result = searched(PlantedScores(TWO, jitter=0.2, cannot=cannot, seed=seed))
-    assert any(probe.untestable == "out of memory" for probe in result.probes)
+    assert any(probe.reason == "out of memory" for probe in result.probes)
     assert (result.status, named(result)) == ("minimal", GUILTY)
     assert "a" not in result.repaired  # it cannot be built where h is at reference
 
@@ -151,7 +151,7 @@ def test_scores_that_are_no_numbers_are_no_measurement() -> None:
             return np.full_like(scores, np.nan) if lost else scores
 
     result = searched(Broken(TWO, jitter=0.2))
-    assert any("not all finite" in probe.untestable for probe in result.probes)
+    assert any("not all finite" in probe.reason for probe in result.probes)
     assert named(result) == GUILTY
 
 

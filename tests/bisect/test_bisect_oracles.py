@@ -101,7 +101,7 @@ def test_a_refusal_among_answers_takes_only_itself() -> None:
     result = searched(AtOnce(TWO, jitter=0.2, cannot=cannot))
     assert named(result) == GUILTY
     assert result.untestable
-    assert {probe.untestable for probe in result.untestable} == {"out of memory"}
+    assert {probe.reason for probe in result.untestable} == {"out of memory"}
     assert {probe.outcome for probe in result.untestable} == {"out_of_memory"}
 
 

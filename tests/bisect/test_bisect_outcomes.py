@@ -112,7 +112,7 @@ def test_what_cancels_is_no_culprit_beside_a_fault_of_another_origin(
     result = searched(relaid(*pairs, e=6.0), jitter=jitter)
     assert (result.status, named(result)) == ("minimal", {"e"})
     assert frozenset[str]().union(*pairs) <= {*result.repaired}
-    moved = {probe.settings for probe in result.probes if abs(probe.drift_sigma) > 1.0}
+    moved = {probe.settings for probe in result.probes if abs(probe.drift_sigma or 0.0) > 1.0}
     assert not moved & {(one,) for one in result.inert}
     assert result.cost <= expected_evaluations(len(NAMES), 3)
 

@@ -114,7 +114,7 @@ def test_where_nothing_can_be_built_it_says_so_soon_and_blames_nobody() -> None:
     result = searched(Real(effects(c=3.0), jitter=0.2, failing=1.0))
     assert (result.status, result.culprits) == ("unexplained", ())
     assert {probe.outcome for probe in result.untestable} == {"crashed"}
-    assert {probe.untestable for probe in result.untestable} == {"a kernel crashed"}
+    assert {probe.reason for probe in result.untestable} == {"a kernel crashed"}
     assert result.cost <= 2.0
 
 

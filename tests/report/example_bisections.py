@@ -7,7 +7,6 @@ from typing import Any
 from evalguard.bisect.bisect_report import (
     BisectReport,
     GuiltySetting,
-    Measured,
     MetricSearch,
     ModulePrice,
     ModulePrices,
@@ -17,7 +16,7 @@ from evalguard.bisect.bisect_report import (
     UntestableAssignment,
     WonBack,
 )
-from evalguard.bisect.search.search_result import Part, Suspect
+from evalguard.bisect.search.search_result import Part, Probe, Suspect
 from evalguard.core.limits import LimitVerdict
 
 WHERE: dict[str, Any] = {"task": "lambada_openai", "filter": "none", "metric": "perplexity"}
@@ -43,7 +42,7 @@ def culprit(name: str = "attn_softcap", sigma: float = 1.4, **changes: Any) -> G
     return GuiltySetting(**{**fields, **changes})
 
 
-def measured(*settings: str, documents: int = 0, **changes: Any) -> Measured:
+def measured(*settings: str, documents: int = 0, **changes: Any) -> Probe:
     """One measurement; of no document: one that failed."""
     fields: dict[str, Any] = {
         "settings": settings,
@@ -54,7 +53,7 @@ def measured(*settings: str, documents: int = 0, **changes: Any) -> Measured:
         "outcome": "scored",
         "cost": 0.05,
     }
-    return Measured(**{**fields, **changes})
+    return Probe(**{**fields, **changes})
 
 
 def search(**changes: Any) -> MetricSearch:

@@ -26,6 +26,7 @@ from evalguard.bisect.search.search_result import (
     ProbeStarted,
     Yardstick,
 )
+from evalguard.core.amounts import finite_or_none
 from evalguard.core.question import (
     BlockOracle,
     Floats,
@@ -360,19 +361,20 @@ class Measurements:
     def _keep(self, mask: Mask, documents: int, cost: float, refusal: Untestable | None) -> None:
         self.spent += cost
         drift = self._drift.get(mask.tobytes(), np.empty(0))
-        sigma = error = np.nan
+        sigma = error = None
         if refusal is None:
-            sigma, error = self.yardstick.reported_with_error(
+            reported = self.yardstick.reported_with_error(
                 self.mean(mask), float(np.std(drift) / np.sqrt(drift.size)) / self.yardstick.size
             )
+            sigma, error = map(finite_or_none, reported)
         probe = Probe(
             settings=self._names(mask),
             documents=documents,
             documents_so_far=drift.size,
             drift_sigma=sigma,
             error_sigma=error,
-            untestable="" if refusal is None else refusal.reason,
             outcome="scored" if refusal is None else refusal.kind,
+            reason="" if refusal is None else refusal.reason,
             cost=cost,
         )
         self.probes.append(probe)

@@ -15,26 +15,26 @@ Outcome = Literal["scored"] | Refusal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One measurement: documents scored under an assignment that had not been scored before.
+    """One measurement of a search; what was measured before a search started is none of its own.
 
     Attributes:
-        settings: those at their candidate value, in the order in which they were declared.
+        settings: those at their candidate value, all others at reference.
         documents: how many were scored now.
-        documents_so_far: how many are scored under this assignment in all.
-        drift_sigma: drift of those, as reported, positive is worse; NaN if they were not scored.
-        error_sigma: its standard error as an estimate for all documents; NaN likewise.
-        outcome: scored, or why not: cannot_build, crashed, out_of_memory, timed_out, not_finite.
-        untestable: the same in words; empty if scored.
-        cost: in full evaluations: the share of the documents, and LAUNCH the first time.
+        drift_sigma: of all scored so far, positive is worse; None if they were not scored.
+        outcome: scored, or why not in one of a few words.
+        cost: in full evaluations.
+        documents_so_far: scored in all under this assignment.
+        error_sigma: its standard error, as an estimate for all documents.
+        reason: why not, in words; "" if scored.
     """
 
     settings: tuple[str, ...]
     documents: int
     documents_so_far: int
-    drift_sigma: float
-    error_sigma: float
+    drift_sigma: float | None
+    error_sigma: float | None
     outcome: Outcome
-    untestable: str
+    reason: str = ""
     cost: float
 
 
