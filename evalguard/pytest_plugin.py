@@ -141,7 +141,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 # A test neither adds to a history nor sends a run anywhere unless it asks for that.
-_TEST_DEFAULTS: Mapping[str, Any] = {"quiet": True, "use_history": False, "track": ("none",)}
+_TEST_DEFAULTS: Mapping[str, Any] = {"quiet": True, "history": "none", "track": ("none",)}
 
 
 class Comparisons:
@@ -166,8 +166,6 @@ class Comparisons:
         from evalguard.errors import Interrupted
 
         own = {"output_path": self._folder, **_TEST_DEFAULTS, **options, **self._chosen}
-        if "history" in options:
-            own["use_history"] = options.get("use_history", True)
         try:
             result = evalguard.compare(base, candidate, **own)
         except Interrupted as stopped:

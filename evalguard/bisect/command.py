@@ -19,7 +19,7 @@ from evalguard.comparison.ending import finish_resumed_run, finish_run
 from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.comparison.result import CompareResult
 from evalguard.comparison.stored_run import read_stored_run
-from evalguard.config.options import CompareOptions, make_options
+from evalguard.config.options import NO_HISTORY, CompareOptions, make_options
 from evalguard.engine.pair_waivers import with_start_date
 from evalguard.engine.servers import keep_servers
 from evalguard.errors import UsageError
@@ -98,7 +98,7 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
     ).report  # a damaged one is refused now, not after the models ran
     request = StoredRequest.read(folder)
     options = make_options(request.options, **_resolve_outputs(given))
-    unkept = replace(options, write=False, use_history=False)
+    unkept = replace(options, write=False, history=NO_HISTORY)
     with keep_servers():
         again = compare_sides(request.base, request.candidate, unkept, cwd=request.cwd)
         check_unchanged(there, again.report)
@@ -106,7 +106,7 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
             before, run_folder=str(folder), bisect=None, bisect_reason="", bisect_ended=""
         )
         # as they were settled, but for what was left out of the comparison alone
-        settled = replace(again.options, write=options.write, use_history=options.use_history)
+        settled = replace(again.options, write=options.write, history=options.history)
         finished: FinishedComparison = replace(again, report=then, options=settled)
         return finish_resumed_run(finished, request)
 

@@ -22,16 +22,13 @@ if TYPE_CHECKING:
 def read_compare_options(given: dict[str, Any]) -> dict[str, Any]:
     """Turn click's values into fields of CompareOptions; what is none of these stays."""
     from evalguard.config.declared_options import declared_options
-    from evalguard.config.options import NO_HISTORY, CompareOptions
+    from evalguard.config.options import CompareOptions
 
     declared = declared_options(CompareOptions)
-    options = {
+    return {
         name: _read_typed(declared[name], value) if name in declared else value
         for name, value in given.items()
     }
-    if options.get("history") == NO_HISTORY:
-        options |= {"history": None, "use_history": False}
-    return options
 
 
 def _read_typed(declared: DeclaredOption, value: Any) -> Any:

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evalguard.config.options import CompareOptions, describe_options, make_options
+from evalguard.config.options import (
+    NO_HISTORY,
+    CompareOptions,
+    describe_options,
+    make_options,
+)
 from evalguard.core.checksum import checksum_fault, with_checksum
 from evalguard.core.redaction import redact_value
 from evalguard.errors import StoreError, UsageError
@@ -71,7 +76,10 @@ class StoredRequest:
             if found["schema"] != REQUEST_SCHEMA:
                 raise UsageError(f"{file} is not an {REQUEST_SCHEMA} document", hint=_RESUME_HINT)
             _check_checksum(file, found)
-            options = make_options(None, **found["options"])
+            given = dict(found["options"])
+            if given.pop("use_history", True) is False:  # as earlier versions said it
+                given["history"] = str(NO_HISTORY)
+            options = make_options(None, **given)
             return cls(
                 base=str(found["base"]),
                 candidate=str(found["candidate"]),

@@ -29,7 +29,7 @@ MayDiffer = Literal["prompt", "tokens"]
 AskedMetrics = Mapping[str, float | str | None]
 # Where run folders go unless ``output_path`` says so.
 DEFAULT_OUTPUT = Path(DEFAULT_RUN_FOLDERS)
-NO_HISTORY = Path("none")  # in place of a history's file
+NO_HISTORY = Path("none")  # in place of a history's file: none, whatever the guard file says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,6 @@ class CompareOptions:
             a margin of a metric or of a figure of generated answers, ``{"cut": "1pp"}``; None: a
             figure is gated as metrics are, ``{"loops": None}``.
         use_cache: whether scores are read from the cache, and stored there.
-        use_history: False: the run is added to no history, whatever the guard file says.
         today: the day, YYYY-MM-DD, on which waivers count or have expired; "": the day, in UTC, on
             which the comparison begins.
         write: whether to write a run folder.
@@ -496,7 +495,6 @@ class CompareOptions:
         key="sqlite file that every comparison is added to (evalguard history shows it), or "
         "none; relative paths start at this file.",
     )
-    use_history: bool = declare(True, repeated=False)
     track: tuple[str, ...] = declare(
         (),
         group="History and tracking",
@@ -615,7 +613,7 @@ def describe_options(
         told_path: how a path is written.
     """
     return {
-        name: _plain_value(value, told_path)
+        name: _plain_value(value, str if name == "history" and value == NO_HISTORY else told_path)
         for name, one in declared_options(type(options)).items()
         if (value := getattr(options, name)) != one.default
     }

@@ -15,10 +15,8 @@ def choose_history_file(guard: Guard | None, options: CompareOptions) -> Path | 
     Raises:
         UsageError: a guard file that was only found names a file outside its own folder.
     """
-    if not options.use_history:
-        return None
     if options.history is not None:
-        return options.history.expanduser()
+        return None if options.history == NO_HISTORY else options.history.expanduser()
     return None if guard is None else guard_history_file(guard)
 
 

@@ -346,7 +346,7 @@ def nightly(
 
 def _history_file(guards: GuardSet, options: CompareOptions, root: Path) -> Path | None:
     """As said, else as the guard files say, else beside the nights."""
-    if not options.use_history:
+    if options.history == NO_HISTORY:
         return None
     if options.history is not None:
         return options.history.expanduser().absolute()
@@ -389,8 +389,7 @@ def _pair_options(options: CompareOptions, journal: NightJournal) -> CompareOpti
         options,
         today=options.today or str(journal.head["created"])[:10],
         output_path=journal.folder,
-        history=None,
-        use_history=False,  # the night keeps its runs
+        history=NO_HISTORY,  # the night keeps its runs
         output=(),
         output_format=None,
         track=("none",),  # after all verdicts, in one group

@@ -11,7 +11,7 @@ from evalguard import tools
 from evalguard.comparison.compare import compare_sides
 from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.comparison.stored_run import StoredRun, read_stored_run
-from evalguard.config.options import DEFAULT_OUTPUT, CompareOptions, make_options
+from evalguard.config.options import DEFAULT_OUTPUT, NO_HISTORY, CompareOptions, make_options
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.trace_record import SuspectModule
 from evalguard.engine.choices import with_workers
@@ -106,7 +106,7 @@ def _modules(report: TraceReport) -> list[str]:
 def _comparison_options(last: StoredRun | None) -> dict[str, Any]:
     """What the comparison is asked with: as the last one, where there is one, by its worst task."""
     found: dict[str, Any] = {
-        "limit": None, "write": False, "use_history": False, "bisect": "never",
+        "limit": None, "write": False, "history": NO_HISTORY, "bisect": "never",
         "track": ("none",), "output": (),
     }  # fmt: skip
     about = None if last is None else decisive_comparison(last.report)

@@ -67,7 +67,6 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "execution": (("--execution", "ray?actors=2"), "ray?actors=2"),
     "use_cache": (("--no_cache",), False),
     "history": (("--history", "nightly.sqlite"), Path("nightly.sqlite")),
-    "use_history": (("--history", "none"), False),
     "track": (("--track", "wandb", "--track", "mlflow"), ("wandb", "mlflow")),
     "quiet": (("-q",), True),
     "model": (("--model", "vllm"), "vllm"),

@@ -156,13 +156,12 @@ def test_options_of_the_command_line_win_and_the_rest_is_for_tests(
 ) -> None:
     pytester.makeini("[pytest]\nevalguard_config = guard.yaml\n")
     first = run(MARKED, "-rA", "-k", "test_good").stdout.str()
-    assert f"('config', '{pytester.path}/guard.yaml'), ('limit', '5')" in first
-    assert "('track', \"('none',)\"), ('use_history', 'False')" in first
+    assert f"('config', '{pytester.path}/guard.yaml'), ('history', 'none'), ('limit', '5')" in first
+    assert "('track', \"('none',)\")" in first
     words = ("--evalguard-config=x.yaml", "--evalguard-limit=7", "--evalguard-cache=c")
     second = run(MARKED, "-rA", "-k", "test_good", *words, "--evalguard-output=o").stdout.str()
-    assert (
-        "('cache_dir', 'c'), ('config', 'x.yaml'), ('limit', '7.0'), ('output_path', 'o')" in second
-    )
+    told = "('cache_dir', 'c'), ('config', 'x.yaml'), ('history', 'none'), ('limit', '7.0'), "
+    assert f"{told}('output_path', 'o')" in second
 
 
 def test_undecided_passes_unless_strict(run: Run) -> None:

@@ -27,6 +27,8 @@ from evalguard.comparison.stored_run import read_stored_run
 from evalguard.config.guard import Guard
 from evalguard.config.guard_search import load_guards
 from evalguard.config.guard_writing import build_guard_schema
+from evalguard.config.options import make_options
+from evalguard.core.checksum import with_checksum
 from evalguard.core.scorer import Response
 from evalguard.distributions.reference_file import ReferenceFile
 from evalguard.errors import UsageError
@@ -148,6 +150,17 @@ def test_what_was_asked_for_is_known_to_a_bisection_that_goes_on(written: Path) 
     asked = StoredRequest.read(one(written, "bisected/*"))
     assert (asked.base, asked.candidate, asked.cwd) == ("orig", "sharp", PLACE)
     assert asked.options.bisect == "always"
+
+
+def test_a_bisection_without_a_history_goes_on_without_one(tmp_path: Path) -> None:
+    options = make_options(None, history="none")
+    asked = StoredRequest(base="a", candidate="b", cwd=tmp_path, options=options)
+    assert asked.write(tmp_path)
+    assert StoredRequest.read(tmp_path) == asked
+    file = tmp_path / "bisection.json"
+    before = json.loads(file.read_text()) | {"options": {"use_history": False}}
+    file.write_text(json.dumps(with_checksum(before)))  # as earlier versions said it
+    assert StoredRequest.read(tmp_path) == asked
 
 
 def test_two_runs_and_what_several_candidates_printed_make_one_card(run: Run) -> None:
