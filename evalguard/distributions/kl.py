@@ -40,7 +40,7 @@ from evalguard.distributions.llama_cpp_block import llama_cpp_figures
 from evalguard.stats.compare_scores import check_confidence
 from evalguard.stats.effective_sample import Share, rank_limits
 from evalguard.stats.estimate import Estimate, t_critical, t_estimate
-from evalguard.stats.skewness import careful_t, corrected_t, skewness
+from evalguard.stats.skewness import careful_t, skewness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +107,9 @@ class Positions:
         return np.bincount(self.units, weights=values).astype(np.float64)
 
     def mean(self, values: Array) -> Figure:
-        """Mean over all positions; a t interval over the units.
+        """Mean over all positions, with the interval of :func:`ratio_estimate` over the units.
 
-        Widened where few units carry it all (see :mod:`evalguard.stats.sign_flip`). Infinite
-        where a value is; nothing where values are infinite on both sides.
+        Infinite where a value is; nothing where values are infinite on both sides.
         """
         sums = self.sums(values)
         if not np.isfinite(sums).all():
@@ -178,10 +177,10 @@ class Positions:
 
 
 def ratio_estimate(sums: Array, weights: Array, *, confidence: float) -> Estimate:
-    """Ratio of sums over G units, both of shape (G,), G >= 2, with its (corrected) t interval."""
+    """Ratio of sums over G units, both of shape (G,), G >= 2, as careful as a drift."""
     found, df = ratio_moments(sums, weights), sums.shape[0] - 1
     plain = t_estimate(found.point, found.stderr, df=df, confidence=confidence, method="t-ratio")
-    return corrected_t(plain, sums, weights, 1.0)
+    return careful_t(plain, sums, weights, 1.0)
 
 
 def rank_of(percent: float, n: int) -> int:
@@ -204,9 +203,8 @@ def kl_upper_end(sums: Array, weights: Array, *, confidence: float) -> float:
     Args:
         sums, weights: of the documents, or clusters of them; float64, shape (G,), G >= 2.
     """
-    found, df = ratio_moments(sums, weights), sums.shape[0] - 1
-    plain = t_estimate(found.point, found.stderr, df=df, confidence=confidence, method="t-ratio")
-    return max(careful_t(plain, sums, weights, 1.0).high, _on_log_scale(plain, df))
+    estimate = ratio_estimate(sums, weights, confidence=confidence)
+    return max(estimate.high, _on_log_scale(estimate, sums.shape[0] - 1))
 
 
 def is_carried_by_few(sums: Array, weights: Array) -> bool:

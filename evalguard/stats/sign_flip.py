@@ -219,7 +219,10 @@ def limited_to_signs(
     if differing == 0:
         return estimate
     if differing >= ENOUGH_UNITS and _effective(carried) >= ENOUGH_UNITS:
-        return estimate if scatters(estimate) else _equal(estimate, differing)
+        if scatters(estimate):
+            return estimate
+        least = 0.5**differing  # all differ alike: of their patterns of signs one has as much
+        return _as_sure_as(estimate, least, least, differing=differing)
     joined = _as_sure_as(
         estimate, sign_flip(values).p_value, sign_flip(-values).p_value, differing=differing
     )
@@ -250,12 +253,6 @@ def limited_to_swaps(estimate: Estimate, *, differing: int, units: int) -> Estim
 def _effective(weights: Array) -> int:
     """Units of one weight that would count as much; n equal ones count as n, not a bit less."""
     return math.floor(unequal_weights(weights).effective * (1.0 + 1e-12))
-
-
-def _equal(estimate: Estimate, differing: int) -> Estimate:
-    """Differences of one size and one sign: one pattern of 2^m has as much."""
-    p_value = 0.5**differing if estimate.point > 0.0 else 1.0
-    return replace(estimate, p_value=p_value, differing=differing)
 
 
 def _as_sure_as(estimate: Estimate, worse: float, better: float, *, differing: int) -> Estimate:

@@ -196,25 +196,6 @@ def careful_t(
     return joined
 
 
-def corrected_t(
-    estimate: Estimate, values: Array, weights: Array | None, factor: float
-) -> Estimate:
-    """The estimate of quantities that are skewed by nature, such as divergences.
-
-    Hall's interval wherever Cochran's rule asks for more documents than there are, whatever their
-    tails, and CR2. Arguments as of ``careful_t``.
-    """
-    n = values.shape[0]
-    if not scatters(estimate):
-        return estimate
-    joined, skew = estimate, skewness(values, weights)
-    if skew.needed > n:
-        joined = _join(joined, _hall(estimate, skew.value / math.sqrt(n), n - 1), SKEW)
-    if weights is not None and _lopsided(weights):
-        joined = _join(joined, _cr2(estimate, values, weights, factor), CR2)
-    return joined
-
-
 def uncorrected(method: str) -> str:
     """The method without its corrections."""
     return method.removesuffix(CR2).removesuffix(SKEW)
