@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from scipy.stats import chi2
 
 import evalguard
 from evalguard.stats import clusters, dependence, scatter
 from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.few_documents import FEW_DOCUMENTS, FEW_SHARE
 from evalguard.stats.power import fewest_signs
-from evalguard.stats.scatter import carried_by_few
+from evalguard.stats.scatter import carried_by_few, planned_churn
 from evalguard.stats.sign_flip import ENOUGH_UNITS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,6 +37,7 @@ def test_the_figures_of_every_page_are_of_this_version() -> None:
 
 
 Rows = dict[tuple[str, ...], list[list[str]]]
+WORDS = {3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 9: "nine"}
 
 
 def rows(page: Path, labels: int, under: str = "") -> Rows:
@@ -193,6 +195,15 @@ def sentences_of_pages() -> Iterator[tuple[str, str]]:
         careful, plain = ([float(row[column][0]) for row in held] for column in (0, 1))
         yield "calibration.md", f"{name} {careful[0]:.0f}%, {careful[1]:.0f}%, {careful[2]:.0f}%"
         yield "calibration.md", f"{plain[0]:.0f}%, {plain[1]:.0f}%, {plain[2]:.0f}%)"
+    identical = [float(means["99% identical, the rest losses", n, "yes"][0][0])
+                 for n in ("50", "200", "2,000")]  # fmt: skip
+    yield "calibration.md", f"the rest lost {', '.join(f'{share:.0f}%' for share in identical)}"
+    yield "calibration.md", f"of 50 documents {0.99**50:.0%} hold none of the lost ones"
+    ends = between(cells[0][:1] for (name, _, drift), cells in means.items()
+                   if name in ("normal", "heavy tails (t, 3 df)") and drift != "drift")  # fmt: skip
+    yield "calibration.md", f"| means; normal or heavy-tailed differences | {ends} |"
+    many, few = (float(of["blocks of 100", n][3][0]) for n in ("1,000", "200"))
+    yield "calibration.md", f"few and long: {many}% of 1,000 documents, {few:.0f}% of 200"
     held = {
         name: [float(cells[0][0]) for cells in rows(RESULTS / "calibration.md", 3, name).values()
                if cells[0]]
@@ -245,6 +256,21 @@ def sentences_of_pages() -> Iterator[tuple[str, str]]:
     one, _, many = skewed["noise, 2% gain 5 sd", "50"][1]
     yield "gate.md", f"it is {float(one):.0f}% (of 20 metrics {float(many):.0f}%)"
     yield "README.md", f"it is {float(one):.0f}% to {float(many):.0f}%"
+    nearest = rows(RESULTS / "skewed_gate.md", 2, "Nearest to the promise")
+    del nearest["differences", "n"]
+    alone, seven, twenty = (
+        {n: max(float(row[1][k]) for (_, of), row in nearest.items() if of == n)
+         for n in ("50", "60", "200")}
+        for k in range(3)
+    )  # fmt: skip
+    assert max(alone.values()) <= AT_MOST
+    yield "calibration.md", f"up to {seven['50']}% and {twenty['50']}% of 50 documents, {seven['60']}% and {twenty['60']}% of 60, {seven['200']}% and {twenty['200']}% of 200"  # fmt: skip # noqa: E501
+    yield "gate.md", f"of 20 metrics of 50 documents with milder gains up to {twenty['50']}%"
+    texts = rows(RESULTS / "skewed_gate.md", 3, "An unchanged candidate fails: texts and passages")
+    one, _, many = map(float, texts["lognormal(1) gains", "texts of very unequal length", "200"][1])
+    yield "calibration.md", f"with lognormal(1) gains it is {one}%, of 20 metrics {many:.0f}%"
+    yield "gate.md", f"some of which gain much, {one:.0f}% (of 20 metrics {many:.0f}%)"
+    yield "README.md", f"very unequal texts with gains as long {one:.0f}% to {many:.0f}%"
     rare = [float(skewed["1% of the documents gain", n][1][0]) for n in ("50", "200")]
     yield "gate.md", f"{min(rare):.0f}% to {max(rare):.0f}%"
     for name, gains in {
@@ -297,6 +323,8 @@ def sentences_of_pages() -> Iterator[tuple[str, str]]:
         sizes = [int(row[0][0]) for key, row in of_k.items() if key[3] == k]
         yield "distributions.md", f"| {k} | {min(sizes):,} to {max(sizes):,} |"
     yield from sentences_of_kl()
+    yield from sentences_of_gates_and_nights()
+    yield from sentences_of_stopping()
 
 
 def sentences_of_kl() -> Iterator[tuple[str, str]]:
@@ -315,6 +343,86 @@ def sentences_of_kl() -> Iterator[tuple[str, str]]:
     yield "distributions.md", f"as lognormal(2.5) in {' samples of 50 and '.join(at_worst)} 200"
     yield "distributions.md", f"of 50 documents {0.98**50:.0%} hold none of the 2% that are broken"
     yield "distributions.md", f"of 200 {0.99**200:.0%} none of 1%"
+
+
+def sentences_of_gates_and_nights() -> Iterator[tuple[str, str]]:
+    """What the gate's margins cost, how many documents z tests need, how soon a night tells."""
+    answers = rows(RESULTS / "gate_table.md", 4, "Answers, margin 1pp")
+    default, bolder, literal = (cell[0] for cell in answers["churn 15%", "1,319", "1", "2"][2:5])
+    yield "gate.md", f"fails in {default}% of runs (`--confidence 0.90`: {bolder}%; `margin`: {literal}%)"  # fmt: skip # noqa: E501
+    perplexities = rows(RESULTS / "gate_table.md", 4, "Perplexity")
+    light = [row for (name, *_), row in perplexities.items() if name in ("ratio 1/4", "ratio 1/10")]
+    assert {row[2][0] == row[4][0] for row in light} == {True}
+    yield "gate.md", "perplexities whose paired error is a quarter of the base's or less nothing"
+    needed = [row for (_, kind), row in rows(RESULTS / "power.md", 2).items() if kind == "int4"]
+    unpaired, paired = ([float(row[k][0].replace(",", "")) for row in needed] for k in (3, 5))
+    times = [one / other for one, other in zip(unpaired, paired, strict=True)]
+    yield "verdict.md", f"[{min(times):.0f} to {max(times):.0f} times]"
+    looks = rows(RESULTS / "nightly_looks.md", 1)
+    alike = [f"nights that depend on each other, correlation {r}" for r in ("0.3", "0.6", "0.8")]
+    low, middle, high, week = (looks[name,][0][0] for name in (*alike, "documents shared for a week"))  # fmt: skip # noqa: E501
+    yield "nightly.md", f"{low}% where their correlation is 0.3, {middle}% at 0.6, {high}% at 0.8"
+    yield "nightly.md", f"{week}% of documents shared for a week"
+    steps = rows(RESULTS / "nightly_looks.md", 4, "A step")
+    late, early = (
+        [
+            int(row[1][1])
+            for (_, vary, first, _), row in steps.items()
+            if (vary, first) == ("0.3", at)
+        ]
+        for at in ("31 of 60", "11 of 60")
+    )
+    yield "nightly.md", f"after {WORDS[min(late)]} to {WORDS[max(late)]} nights"
+    yield "nightly.md", f"{WORDS[early[0]]} where only ten nights came before"
+
+
+def sentences_of_stopping() -> Iterator[tuple[str, str]]:
+    """How far early verdicts reach, and where they contradict those of all documents."""
+    page = RESULTS / "stopping.md"
+    of = {n: rows(page, 1, f"{n} documents") for n in ("500", "2,000", "5,000")}
+    for table in of.values():
+        del table["differences",]
+    large = of["5,000"]
+    answers = [row for (name,), row in large.items() if name.startswith("0/1")]
+    both_ways = between([row[0][1]] for (name,), row in large.items() if "0/1" in name and "won:" in name)  # fmt: skip # noqa: E501
+    least = large["normal, 0.03 of the base's",][0][1]
+    yield "plan.md", f"needs {least}% where little differs ({both_ways} of answers that flip both"
+    yield "plan.md", f"one of 5 sigma {between([row[5][1]] for row in answers)} where scores are 0"
+    wrong = {
+        kind: sorted(
+            float(cell[0]) for table in of.values() for (name,), row in table.items()
+            if name[0] != "*" and name.startswith("0/1") == (kind == "answers") for cell in row
+        )
+        for kind in ("answers", "likelihoods")
+    }  # fmt: skip
+    *usual, second, worst = wrong["likelihoods"]
+    yield (
+        "plan.md",
+        f"stayed at 0% to {wrong['answers'][-1]}% for 0/1 metrics, 0% to {usual[-1]:.0f}%",
+    )
+    yield "plan.md", f"({second}% and {worst}% in two cells)"
+    real = rows(page, 1, "Score tables of real runs")
+    del real["run, task, metric",]
+    most = max(float(row[2][0]) for row in real.values())
+    yield "plan.md", f"in {len(real)} metrics of real runs at {most:.0f}% at most"
+    few = {
+        (n, share): [[cell[0]] for cell in of[n][f"*{share} losses, the rest identical*",][3:]]
+        for n in ("500", "5,000") for share in ("0.5%", "0.2%")
+    }  # fmt: skip
+    carried, rare = few["5,000", "0.5%"], few["5,000", "0.2%"]
+    single = [*few["500", "0.5%"], *few["500", "0.2%"]]
+    assert len({one for (one,) in rare}) == 1
+    yield (
+        "plan.md",
+        f"carry all of a drift above the margin a false pass came in {between(carried)}",
+    )
+    yield (
+        "plan.md",
+        f"of 10 of 5,000 in {float(rare[0][0]):.0f}%, of 1 or 2 of 500 in {between(single)}",
+    )
+    before = rows(page, 2, "Few documents that gain what all others lose")
+    share = before["0.5% gain 30 nats, the rest lose", "1,500"][0][0]
+    yield "plan.md", f"false in up to {share}% (0.5% gain 30 nats, 1,500 documents)"
 
 
 @pytest.mark.parametrize(("page", "sentence"), [*sentences_of_pages()])
@@ -348,9 +456,9 @@ def limits_of_code() -> Iterator[tuple[str, str]]:
     yield "statistics.md", f"not said of fewer than {least} documents, or of {least} clusters"
     yield "verdict.md", f"Fewer than {real} documents that differ ({answers} answers)"
     yield "plan.md", f"where fewer than {WORDS[carriers]} documents carry the scatter"
-
-
-WORDS = {3: "three", 4: "four", 5: "five", 6: "six"}
+    low, high = (63.0 / chi2(63).ppf(tail) - 1.0 for tail in (0.975, 0.025))
+    yield "plan.md", f"for normal scatter {low:.0%} and {high:+.0%}"
+    yield "plan.md", f"it is that of {planned_churn(0, 64):.1%} that flip"
 
 
 @pytest.mark.parametrize(("page", "sentence"), [*limits_of_code()])
