@@ -5,19 +5,20 @@ And the limits that the code keeps to.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from scipy.stats import chi2
+from scipy.stats import binom, chi2
 
 import evalguard
 from evalguard.stats import clusters, dependence, scatter
 from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.few_documents import FEW_DOCUMENTS, FEW_SHARE
 from evalguard.stats.power import fewest_signs
-from evalguard.stats.scatter import carried_by_few, planned_churn
+from evalguard.stats.scatter import carried_by_few, planned_churn, share_interval
 from evalguard.stats.sign_flip import ENOUGH_UNITS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -456,6 +457,11 @@ def limits_of_code() -> Iterator[tuple[str, str]]:
     yield "statistics.md", f"not said of fewer than {least} documents, or of {least} clusters"
     yield "verdict.md", f"Fewer than {real} documents that differ ({answers} answers)"
     yield "plan.md", f"where fewer than {WORDS[carriers]} documents carry the scatter"
+    few, many = (binom.sf(math.floor(0.02 * n), n, 0.02) for n in (200, 1_319))
+    surely = next(k for k in range(200) if share_interval(k, 200, confidence=0.95)[0] > 0.02)
+    yield "generation.md", f"in {few:.0%} of runs of 200 documents and {many:.0%} of 1,319"
+    yield "generation.md", f"in {binom.sf(surely - 1, 200, 0.02):.0%} under `fail_on: certain`"
+    yield "generation.md", f"fails it in {1.0 - 0.999**1_319:.0%} of runs of 1,319"
     low, high = (63.0 / chi2(63).ppf(tail) - 1.0 for tail in (0.975, 0.025))
     yield "plan.md", f"for normal scatter {low:.0%} and {high:+.0%}"
     yield "plan.md", f"it is that of {planned_churn(0, 64):.1%} that flip"

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
+from skewed_documents import GAINS, N, corrected
 
 from evalguard.core.distribution_comparison import DistributionComparison, Figure
 from evalguard.core.divergence import (
@@ -29,6 +30,7 @@ from evalguard.distributions.kl import (
     kl_upper_end,
     mean_kl,
     rank_of,
+    ratio_estimate,
 )
 
 
@@ -423,6 +425,13 @@ def test_where_the_interval_of_a_mean_kl_ends_too_low_few_are_said_to_carry_it(n
             ends.append(is_carried_by_few(sums, weights))
     assert 0 < len(ends) <= 45
     assert np.mean(ends) >= 0.8
+
+
+def test_a_mean_over_tokens_is_corrected_for_long_tails_as_a_drift_is():
+    got = ratio_estimate(GAINS, np.ones(N), confidence=0.95)
+    expected = corrected(GAINS)
+    assert (got.low, got.high) == pytest.approx((expected.low, expected.high), rel=1e-12)
+    assert got.low < stats.ttest_1samp(GAINS, 0.0).confidence_interval(0.95)[0]
 
 
 def test_documents_that_carry_a_mean_kl_alike_are_not_said_to_be_few():
