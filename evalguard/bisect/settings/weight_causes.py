@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard import tools
+from evalguard.bisect.settings.compensated_weights import find_compensated
 from evalguard.bisect.settings.stored_names import StoredNames
-from evalguard.bisect.settings.undone_weights import find_undone
 from evalguard.bisect.settings.weight_cause import (
     WeightCause,
     build_cause,
@@ -343,7 +343,7 @@ def find_weight_causes(
     Args:
         model: may be on the meta device.
         differing: names in its state.
-        switches: as of :func:`find_undone`.
+        switches: as of :func:`find_compensated`.
     """
     if not differing:
         return ()
@@ -361,7 +361,7 @@ def find_weight_causes(
     likenesses = describe_differences(stored, folders[0], folders[1], left)
     rounded = {n for n in matrices if n in likenesses and likenesses[n].kind == "precision"}
     unlike = [name for name in left if name not in rounded]
-    for cause in find_undone(stored, places, unlike, matrices, switches):
+    for cause in find_compensated(stored, places, unlike, matrices, switches):
         causes.append(cause)
         for name in cause.tensors:
             left.pop(name)

@@ -1,4 +1,4 @@
-"""Weights of which one undoes what was done to another of the same layer, told by reading both.
+"""Weights of which one compensates for another of the same layer, told by reading both.
 
 Values times 4 and the output projection by 4, a norm's weights multiplied into the matrices that
 read it, heads in another order in all that holds them, experts in another one with their router,
@@ -35,14 +35,14 @@ _FEWEST, _MOST = 0.1, 0.9  # of the channels: that have the factor; that have it
 _ADDED = (0.0, 1.0)  # to the weights of a norm, by its kind
 
 
-def find_undone(
+def find_compensated(
     stored: StoredNames,
     places: Mapping[str, WeightPlace],
     differing: Iterable[str],
     matrices: Collection[str],
     switches: Mapping[str, str],
 ) -> Iterator[WeightCause]:
-    """Yield weights of which some undo what was done to others, of all layers alike as one.
+    """Yield weights of which some compensate for others, of all layers alike as one.
 
     Args:
         differing: without matrices that are only rounded. They are read, a layer at a time.
@@ -172,8 +172,8 @@ class _Channels:
     order: tuple[int, ...] = ()
     moved: bool = False
 
-    def is_undone_by(self, other: _Channels) -> bool:
-        """Whether the channels of another tensor look as what takes these back, or goes along."""
+    def is_compensated_by(self, other: _Channels) -> bool:
+        """Whether another tensor's channels look as what compensates for these, or goes along."""
         if self.moved and self.order == other.order:
             return True
         if not self.scaled:
@@ -220,7 +220,8 @@ def _find_in_layer(
     for one, other in combinations(channels, 2):
         kinds = {places[one].kind, places[other].kind} - {"norms"}
         pairs = [(a, b) for a in channels[one] for b in channels[other]]
-        if len(kinds) == 1 and any(a.is_undone_by(b) or b.is_undone_by(a) for a, b in pairs):
+        both = ((a, b) for pair in pairs for a, b in (pair, pair[::-1]))
+        if len(kinds) == 1 and any(a.is_compensated_by(b) for a, b in both):
             group[find(one)] = group[find(other)] = find(kinds.pop())
     modules = {places[name].module: find(name) for name in channels if name in group}
     found: dict[object, list[str]] = defaultdict(list)
