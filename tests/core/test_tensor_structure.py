@@ -162,6 +162,22 @@ def test_a_factor_is_seen_on_a_part_of_a_tensor() -> None:
     assert (found.fault, found.detail) == ("scaled", "by 1.0005")
 
 
+def test_what_is_seen_in_a_part_of_a_tensor_is_told_of_all_of_it() -> None:
+    """Every third of 200 rows, and every fourth of 25,600 elements, are looked at first."""
+    base = make_weights(200, 128)
+    curve = np.exp(base)
+    found = find_structure(base, curve)
+    assert found is not None
+    assert found.fault == "stored as its exponential"
+    curve[0, 1] *= 2  # the second element
+    assert find_structure(base, curve) is None
+    moved = base[shuffle(200)]
+    moved[np.flatnonzero(shuffle(200) == 0)] = 0  # where the first row went
+    found = find_structure(base, moved)
+    assert found is not None
+    assert found.fault == "rows permuted"
+
+
 def test_roundings_and_other_weights_are_no_faults_of_layout() -> None:
     """None of two hundred."""
     named = []
