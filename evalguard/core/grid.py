@@ -8,13 +8,14 @@ the base's, which does not lie on such a grid itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.moved_codes import find_moved_scales, rolled_text
 from evalguard.core.precision_vote import BFLOAT16_BITS
 from evalguard.core.tensor_edits import LEAST_PRUNED, find_pruned
 from evalguard.core.tensor_structure import StructureFault, shift_text
@@ -35,8 +36,6 @@ _NEAREST = 0.55  # of a step
 _FAR_FROM_ZERO = 1.5  # steps: farther than quantisers move errors
 _WHOLE_STEP = 0.25  # of a group's middle error from one: cutting numbers off leaves half a step
 _LEFT = 0.25  # of its squared error, once the steps are taken off: a rounding leaves 0.08
-_LEAST_ROLLED = 15  # groups by which scales of others are told
-_LEAST_SPREAD = 0.01  # of their logarithms: scales that are all alike may be exchanged unseen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,51 +196,6 @@ def _find_rolled_scales(grid: Grid, base: Array, candidate: Array) -> StructureF
             detail = f"{words}, otherwise {grid}"
             return StructureFault(fault="scales rolled", detail=detail, left=float(left))
     return None
-
-
-def find_moved_scales(
-    factors: Array, sizes: Array, places: Sequence[int] = (1,), rows: int = 1
-) -> tuple[int, int] | None:
-    """Find by how many places along which axis each group's scale was moved to the next ones: those
-    of (rows, groups) numbers; None where they are not what explains the factors.
-
-    Args:
-        factors: logarithms of what groups are multiplied by; not finite where that is not known.
-        sizes: logarithms of the scales that they should have.
-        places: along a row. rows: that share a scale.
-    """
-    steps = [(0, rows), *((1, one) for one in places)]
-    for axis, step in ((axis, sign * one) for axis, one in steps for sign in (1, -1)):
-        # the first ones may have the scales of the last, or of others
-        inner = slice(step, None) if step > 0 else slice(None, step)
-        expected = np.moveaxis(np.roll(sizes, step, axis) - sizes, axis, 0)[inner]
-        seen = np.moveaxis(factors, axis, 0)[inner]
-        known = np.isfinite(seen) & np.isfinite(expected)
-        if known.sum() < max(_LEAST_ROLLED, _MOST_GROUPS * known.size):
-            continue
-        seen, expected = seen[known], expected[known]
-        other = np.abs(expected) >= _LEAST_SPREAD  # neighbours may have one scale
-        if np.std(seen) < _LEAST_SPREAD or not other.any():
-            continue
-        rest = seen - expected
-        rest -= np.median(rest)  # numbers that are cut off make all factors smaller
-        # one group that is far off makes a correlation, and is no move of all others
-        most = np.median(np.abs(rest[other])) <= _LEFT**0.5 * np.median(np.abs(expected[other]))
-        if most and np.var(rest) <= _LEFT * np.var(seen):
-            return axis, step
-    return None
-
-
-def rolled_text(what: str, axis: int, step: int, *, along: bool) -> str:
-    """Return "each group of 32 has the scale of the one before it in its row".
-
-    Args:
-        along: whether several of them are in a row.
-    """
-    where = f"{'before' if step > 0 else 'behind'} it"
-    if along:
-        where += " in its row" if axis else " in its column"
-    return f"each {what} has the scale of the one {where}"
 
 
 def _measure_shifts(grid: Grid, base: Array, candidate: Array, steps: Array) -> Array:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.core.moved_codes import CodeField, CutCodes
+
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 Decoder = Callable[[Bytes], Array]
@@ -30,6 +32,44 @@ def block_decoder(kind: str) -> Decoder | None:
     The bytes have to lie one after the other.
     """
     return _DECODERS.get(kind)
+
+
+# Of types whose codes are cut into fields: where in a block each begins and ends, by its name in
+# ggml-common.h, its lowest bit in a code and how many bits it has.
+_FIELDS = {
+    "q5_0": {"qs": (6, 22, 0, 4), "qh": (2, 6, 4, 1)},
+    "q5_1": {"qs": (8, 24, 0, 4), "qh": (4, 8, 4, 1)},
+    "q3_k": {"qs": (32, 96, 0, 2), "hmask": (0, 32, 2, 1)},
+    "q5_k": {"qs": (48, 176, 0, 4), "qh": (16, 48, 4, 1)},
+    "q6_k": {"ql": (0, 128, 0, 4), "qh": (128, 192, 4, 2)},
+}
+
+
+def cut_codes(kind: str, size: int, raw: Bytes) -> CutCodes | None:
+    """Return the codes of whole blocks of ``size`` bytes as their fields hold them; None of a type
+    that has one field, or vectors of a codebook."""
+    fields = _FIELDS.get(kind)
+    if fields is None:
+        return None
+    decode = _DECODERS[kind]
+
+    def read(kept: str, ones: int = 0) -> Array:
+        """What the blocks stand for with bits of one field alone: those that it has, or all."""
+        blocks = raw.reshape(-1, size).copy()
+        for name, (start, stop, *_) in fields.items():
+            if name != kept or ones:
+                blocks[:, start:stop] = ones if name == kept else 0
+        return decode(blocks.reshape(-1))
+
+    with np.errstate(all="ignore"):
+        zero, (lowest, (_, _, _, most)) = read(""), next(iter(fields.items()))
+        step = (read(lowest, 255) - zero) / np.float32(2**most - 1)
+        held = {}
+        for name, (_, _, first, bits) in fields.items():
+            codes = np.where(step != 0, (read(name) - zero) / (step * np.float32(2**first)), 0)
+            whole = np.nan_to_num(np.rint(codes), posinf=0, neginf=0).astype(np.uint8)
+            held[name] = CodeField(lowest=first, bits=bits, held=whole)
+    return CutCodes(zero=zero, step=step, fields=held)
 
 
 def six_bit_scales(packed: Array) -> tuple[Array, Array]:

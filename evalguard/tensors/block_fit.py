@@ -10,16 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.error_bounds import SEARCHED
-from evalguard.core.grid import find_moved_scales, rolled_text
+from evalguard.core.moved_codes import (
+    CutCodes,
+    find_moved_bits,
+    find_moved_codes,
+    find_moved_scales,
+    rolled_text,
+)
 from evalguard.core.row_counts import rows_text
-from evalguard.core.tensor_structure import Fault, StructureFault, find_structure, shift_text
+from evalguard.core.tensor_structure import Fault, StructureFault, shift_text
+from evalguard.tensor_files.gguf_blocks import cut_codes
 from evalguard.tensor_files.gguf_bounds import WITH_MINIMA, block_cells
 from evalguard.tensor_files.packed.row_codec import RowBytes, RowGrid
 from evalguard.tensor_files.stored_tensor import Bytes, StoredTensor
@@ -434,15 +441,12 @@ def find_scale_fault(pair: StoredPair) -> StructureFault | None:
 
 
 _VECTORS = 16  # neighbours that have one scale, in every type that is vectors of a codebook
-_IN_PLACE = 0.5  # of a scale's logarithm: other codes of a group are as much larger or smaller
+_SEEN_FIRST = 64  # rows by which most codes are seen to be in place, or others
 
 
 def find_code_fault(pair: StoredPair, *, heads: bool, rounding: float) -> StructureFault | None:
-    """Say that the codes of a packed candidate are in another order, and their scales are not; None
-    where that is not so.
-
-    Of both sides the scales and least values of groups are taken away. What is left of the base is
-    what its codes are on a finer scale, whatever is packed how.
+    """Say that the codes of a packed candidate are in another order, or some bits of them, and
+    their scales are not; None where that is not so.
 
     Args:
         heads, rounding: as of :func:`find_structure`.
@@ -452,45 +456,34 @@ def find_code_fault(pair: StoredPair, *, heads: bool, rounding: float) -> Struct
     if scales is None and (isinstance(tensor.source, RowBytes) or tensor.codec.block % _VECTORS):
         return None
     whole = pair.base.load() if pair.lies_alike else lay_out_base(pair, tensor.shape)
-    values, width = tensor.load(), _VECTORS if scales is None else scales.width
+    width = _VECTORS if scales is None else scales.width
     columns = tensor.shape[-1] if scales is None else scales.columns
     if columns % width:
         return None
     order = slice(None) if scales is None or scales.order is None else scales.order
-    sides = [one.reshape(-1, columns)[:, order] for one in (whole, values)]
-    (base, ours), (candidate, theirs) = (standardise_groups(one, width) for one in sides)
-    if base.shape != candidate.shape or not (np.isfinite(base).all() and np.isfinite(theirs).all()):
+    base, candidate = (one.reshape(-1, columns)[:, order] for one in (whole, tensor.load()))
+    signed = not isinstance(tensor.source, RowBytes) and not (scales and scales.minima)
+    found = find_moved_codes(base, candidate, width, signed=signed, heads=heads, rounding=rounding)
+    return found or _find_bit_fault(tensor, base, heads=heads)
+
+
+def _find_bit_fault(tensor: StoredTensor, base: Array, *, heads: bool) -> StructureFault | None:
+    """Say that some bits of all codes are in another order, of types that cut codes into fields.
+
+    Args:
+        base: its numbers, in the candidate's rows.
+    """
+
+    def cut(rows: int) -> CutCodes | None:
+        raw = tensor.read_bytes(0, rows * base.shape[1])
+        return cut_codes(tensor.dtype, tensor.codec.size, raw)
+
+    few = base[:_SEEN_FIRST]
+    seen = cut(len(few))
+    if seen is None or not seen.list_moved(few):
         return None
-    held = (ours > 0) & (theirs > 0)
-    if not held.any() or np.sqrt(np.mean(np.log(theirs[held] / ours[held]) ** 2)) > _IN_PLACE:
-        return None
-    ways = [(base, candidate)]
-    if not isinstance(tensor.source, RowBytes) and not (scales is not None and scales.minima):
-        # ggml's scales without minima are negative where the greatest element is positive
-        turned = np.repeat(_find_signs(sides[0], width), width, axis=1)
-        ways.append((base * turned, candidate * turned))
-    made = (find_structure(*way, heads=heads, rounding=rounding) for way in ways)
-    found = next((one for one in made if one is not None and one.by is None), None)
-    if found is None:
-        return None
-    return replace(found, detail=f"codes without their scales, {found.detail}", rule="")
-
-
-def standardise_groups(values: Array, width: int) -> tuple[Array, Array]:
-    """Return rows of which each group of neighbours has mean 0 and standard deviation 1, float32,
-    and the deviations that they had: (rows, groups)."""
-    groups = values.reshape(len(values), -1, width).astype(np.float32)
-    groups = groups - groups.mean(axis=2, keepdims=True)
-    spread = groups.std(axis=2)
-    laid = groups / np.where(spread > 0, spread, 1)[..., None]
-    return laid.reshape(values.shape), spread
-
-
-def _find_signs(values: Array, width: int) -> Array:
-    """Return the sign of the greatest element of each group of neighbours: (rows, groups)."""
-    groups = values.reshape(len(values), -1, width)
-    signs = np.sign(groups.max(axis=2) + groups.min(axis=2))
-    return np.where(signs == 0, 1, signs).astype(np.float32)
+    codes = cut(len(base))
+    return None if codes is None else find_moved_bits(codes, base, heads=heads)
 
 
 def _sum_groups(scales: _Scales, *sides: Array) -> tuple[Array, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.grid import Grid, explain_by_grid, find_grid, find_grid_fault
+from evalguard.core.moved_codes import standardise_groups
 from evalguard.core.precision_vote import PrecisionVote, vote_precision
 from evalguard.core.tensor_edits import (
     LEAST_PRUNED,
@@ -39,7 +40,6 @@ from evalguard.tensors.block_fit import (
     find_code_fault,
     find_scale_fault,
     fit_blocks,
-    standardise_groups,
 )
 from evalguard.tensors.damaged_rows import (
     RowFault,

@@ -166,6 +166,10 @@ CODES = {
     "Q4_K": (144, slice(16, 144)), "Q6_K": (210, slice(0, 192)), "IQ2_XXS": (66, slice(2, 66)),
 }  # fmt: skip
 Move = Callable[[np.ndarray], np.ndarray]
+ROLLED: Move = lambda one: np.roll(one, 1, axis=0)  # noqa: E731
+TURNED: Move = lambda one: one[::-1]  # noqa: E731
+ALONG: Move = lambda one: np.roll(one, 1, axis=2)  # noqa: E731
+NIBBLES: Move = lambda one: one << 4 | one >> 4  # noqa: E731
 
 
 def trained(rows: int = 192, columns: int = 512) -> np.ndarray:
@@ -245,7 +249,39 @@ def test_codes_at_other_places_of_their_block_are_columns_in_another_order(
     assert words.startswith(f"columns permuted ({told}")
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "Q6_K", "Q2_K", "IQ2_XXS"])
+@pytest.mark.parametrize(
+    ("kind", "field", "move", "told"),
+    [
+        ("Q6_K", slice(0, 128), ROLLED, "shifted (ql of its codes alone, by one along axis 0"),
+        ("Q6_K", slice(0, 128), NIBBLES, "columns permuted (ql of its codes alone, 8 blocks of 64"),
+        ("Q6_K", slice(128, 192), TURNED, "rows permuted (qh of its codes alone, all 192 rows"),
+        ("Q3_K", slice(0, 32), ROLLED, "shifted (hmask of its codes alone, by one along axis 0"),
+        ("Q3_K", slice(32, 96), TURNED, "rows permuted (qs of its codes alone, all 192 rows"),
+        (
+            "Q5_0",
+            slice(2, 6),
+            ALONG,
+            "columns permuted (qh of its codes alone, 64 blocks of 8",
+        ),
+        (
+            "Q5_1",
+            slice(4, 8),
+            ALONG,
+            "columns permuted (qh of its codes alone, 64 blocks of 8",
+        ),
+    ],
+)
+def test_some_bits_of_codes_that_moved_are_named_by_their_field(
+    kind: str, field: slice, move: Move, told: str, tmp_path: Path
+) -> None:
+    """Fields of blocks as in ggml-common.h."""
+    base, size = trained(), gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][1]
+    blocks = pack(base, kind).reshape(len(base), -1, size)
+    blocks[..., field] = move(blocks[..., field]).copy()
+    assert name_moved(tmp_path, kind, base, blocks.reshape(len(base), -1)).startswith(told)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "Q5_0", "Q6_K", "Q2_K", "IQ2_XXS"])
 @pytest.mark.parametrize("share", [1.0, 0.9])
 def test_other_weights_are_no_order_of_codes(kind: str, share: float, tmp_path: Path) -> None:
     """Neither others, nor so much noise that hardly anything is left."""

@@ -13,6 +13,7 @@ from tiny_models import save_llama
 from evalguard.errors import EvaluationError
 from evalguard.installation import extra_command
 from evalguard.tensor_files.foreign_names import map_gguf_names
+from evalguard.tensor_files.gguf_blocks import cut_codes
 from evalguard.tensor_files.opening import open_tensors
 from evalguard.tensors.compare_tensors import TensorOptions, compare_tensors
 
@@ -60,6 +61,25 @@ def test_gguf_blocks_are_dequantised_as_gguf_does(tmp_path: Path, kind: str) -> 
         np.testing.assert_array_equal(tensor.load(), expected)
         np.testing.assert_array_equal(tensor.read(64, 128), expected[1])
         assert tensor.dtype in (kind.lower(), "bfloat16", "float16")
+
+
+@pytest.mark.parametrize("kind", ["Q3_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K"])
+def test_the_fields_of_codes_together_are_what_blocks_stand_for(kind: str) -> None:
+    """As gguf decodes them."""
+    gguf = pytest.importorskip("gguf")
+    quantised = getattr(gguf.GGMLQuantizationType, kind)
+    size = gguf.GGML_QUANT_SIZES[quantised][1]
+    raw = np.random.default_rng(0).integers(0, 256, (64, size), dtype=np.uint8)
+    with np.errstate(all="ignore"):  # some scales are infinite
+        expected = gguf.quants.dequantize(raw, quantised).reshape(-1)
+    codes = cut_codes(kind.lower(), size, raw.reshape(-1))
+    assert codes is not None
+    whole = sum(one.held.astype(np.float64) * 2**one.lowest for one in codes.fields.values())
+    known = np.isfinite(expected) & np.isfinite(codes.step)
+    assert known.mean() > 0.5
+    found = (codes.zero + codes.step * whole)[known]
+    largest = np.abs(codes.zero[known]) + np.abs(codes.step[known]) * whole[known]
+    assert (np.abs(found - expected[known]) <= 1e-5 * largest).all()
 
 
 def test_a_damaged_gguf_file_is_an_error(tmp_path: Path) -> None:
