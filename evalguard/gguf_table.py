@@ -1,7 +1,7 @@
-"""The table of tensors of a GGUF file, read by its specification (docs/gguf.md of ggml).
+"""Tensors and metadata of a GGUF file, read by its specification (docs/gguf.md of ggml).
 
-Without the package gguf, which not every environment has, and without its reading of the whole
-vocabulary. That package allocates what a header says; :func:`check_gguf_header` goes before it.
+Without the package gguf, which not every environment has, and of the metadata only what is asked
+for. That package allocates what a header says; :func:`check_gguf_header` goes before it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +33,9 @@ GGML_TYPES = {
     34: ("tq1_0", 256, 54), 35: ("tq2_0", 256, 66), 39: ("mxfp4", 32, 17), 40: ("nvfp4", 64, 36),
     41: ("q1_0", 128, 18),
 }  # fmt: skip
-_VALUE_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+# struct's letter of each kind of number, all little-endian.
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
+            12: "d"}  # fmt: skip
 _STRING, _ARRAY, _UINT32 = 8, 9, 4
 _ALIGNMENT = 32
 _DEEPEST, _MOST_DIMENSIONS = 4, 4
@@ -77,6 +79,15 @@ def check_gguf_header(path: Path) -> None:
     _read_header(path, lambda table: table.read_entries(every_type=True))
 
 
+def read_gguf_metadata(path: Path, keys: Collection[str]) -> dict[str, object]:
+    """Return values of the metadata, as far as they are there; an array as a list.
+
+    Raises:
+        EvaluationError: the header is damaged.
+    """
+    return _read_header(path, lambda table: table.read_metadata(keys))
+
+
 def _read_part(path: Path) -> list[GgufTensor]:
     return _read_header(path, lambda table: table.read())
 
@@ -114,12 +125,7 @@ class _Table:
         Args:
             every_type: whether a type that is not known here may be, as one of no bytes.
         """
-        if self._file.read(4) != b"GGUF":
-            raise EvaluationError(f"{self._path} is no GGUF file", hint=CUT_HINT)
-        (version,) = self._take("<I")
-        if version not in (2, 3):
-            raise EvaluationError(f"{self._path} is GGUF of version {version}, known are 2 and 3")
-        tensors, pairs = self._take("<QQ")
+        tensors, pairs = self._counts()
         for _ in range(self._checked(pairs)):
             key = self._text()
             (kind,) = self._take("<I")
@@ -134,6 +140,54 @@ class _Table:
                     f"{one.name[:80]} and {other.name[:80]} of {self._path.name} overlap"
                 )
         return entries
+
+    def read_metadata(self, keys: Collection[str]) -> dict[str, object]:
+        """Return the values of these keys."""
+        found: dict[str, object] = {}
+        _, pairs = self._counts()
+        for _ in range(self._checked(pairs)):
+            key = self._text()
+            (kind,) = self._take("<I")
+            if key in keys:
+                found[key] = self._value(kind)
+            else:
+                self._skip_value(kind)
+        return found
+
+    def _counts(self) -> tuple[int, ...]:
+        """How many tensors and keys the file says that it has."""
+        if self._file.read(4) != b"GGUF":
+            raise EvaluationError(f"{self._path} is no GGUF file", hint=CUT_HINT)
+        (version,) = self._take("<I")
+        if version not in (2, 3):
+            raise EvaluationError(f"{self._path} is GGUF of version {version}, known are 2 and 3")
+        return self._take("<QQ")
+
+    def _value(self, kind: int) -> object:
+        """A value that is a text, a number or an array of these."""
+        if kind == _STRING:
+            return self._text()
+        if kind != _ARRAY:
+            return self._numbers(kind, 1)[0]
+        inner, count = self._take("<IQ")
+        self._count_elements(count)
+        if inner == _STRING:
+            return [self._text() for _ in range(self._checked(count))]
+        return list(self._numbers(inner, count))
+
+    def _numbers(self, kind: int, count: int) -> tuple[object, ...]:
+        if kind not in _NUMBERS:
+            raise EvaluationError(f"{self._path} has metadata of type {kind}", hint=CUT_HINT)
+        return self._take(f"<{self._checked(count)}{_NUMBERS[kind]}")
+
+    def _count_elements(self, count: int) -> None:
+        self._elements += count
+        if self._elements > _MOST_ELEMENTS:
+            raise EvaluationError(
+                f"{self._path} has metadata of {self._elements:,} elements, more than any "
+                "vocabulary",
+                hint=CUT_HINT,
+            )
 
     def _entry(self, every_type: bool) -> tuple[GgufTensor, int]:
         name = self._text()
@@ -162,20 +216,14 @@ class _Table:
             self._skip(*self._take("<Q"))
         elif kind == _ARRAY and depth < _DEEPEST:
             inner, count = self._take("<IQ")
-            self._elements += count
-            if self._elements > _MOST_ELEMENTS:
-                raise EvaluationError(
-                    f"{self._path} has metadata of {self._elements:,} elements, more than any "
-                    "vocabulary",
-                    hint=CUT_HINT,
-                )
-            if inner in _VALUE_SIZES:
-                self._skip(_VALUE_SIZES[inner] * count)
+            self._count_elements(count)
+            if inner in _NUMBERS:
+                self._skip(struct.calcsize(f"<{_NUMBERS[inner]}") * count)
             else:
                 for _ in range(self._checked(count)):
                     self._skip_value(inner, depth + 1)
-        elif kind in _VALUE_SIZES:
-            self._skip(_VALUE_SIZES[kind])
+        elif kind in _NUMBERS:
+            self._skip(struct.calcsize(f"<{_NUMBERS[kind]}"))
         else:
             raise EvaluationError(f"{self._path} has metadata of type {kind}", hint=CUT_HINT)
 

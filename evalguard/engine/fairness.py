@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -223,6 +224,49 @@ def check_encodings(
     )
 
 
+def check_pieces(
+    requests: Sequence[Request], base: Sequence[TokenIds], pieces: Mapping[int, str | None]
+) -> None:
+    """Refuse a model in whose vocabulary the token ids that the base reads are other texts.
+
+    Whatever encodes a text writes nothing else: such a model cannot read it as these ids. Only
+    ASCII letters and digits of ASCII texts are held together, which all tokenizers write alike.
+
+    Args:
+        requests: what was encoded; ``base`` is aligned to them, () is unknown.
+        pieces: texts of the candidate's token ids; None: not known, and nothing is said of it.
+
+    Raises:
+        MisalignedRunsError: with the number of requests and the first.
+    """
+    other = [
+        one
+        for one, ids in zip(requests, base, strict=True)
+        if ids and _is_other_text(_text_of(one), ids, pieces)
+    ]
+    if other:
+        raise MisalignedRunsError(
+            f"the token ids that the base reads are other texts in the vocabulary of the "
+            f"candidate, in {len(other)} of {len(requests)} requests (first: {other[0].task}, "
+            f"doc_id {other[0].doc_id}): they would read different tokens",
+            of_tokens=True,
+            hint=_TOKENIZER_HINT,
+        )
+
+
+_NOT_ALPHANUMERIC = re.compile(r"[^A-Za-z0-9]+")
+
+
+def _is_other_text(text: str, ids: TokenIds, pieces: Mapping[int, str | None]) -> bool:
+    if any(one not in pieces for one in ids):
+        return True
+    found = [pieces[one] for one in ids]
+    if not text.isascii() or None in found or "" in found[1:]:  # a mark that a text may spell out
+        return False
+    written = (_NOT_ALPHANUMERIC.sub("", part).lower() for part in ("".join(map(str, found)), text))
+    return len(set(written)) > 1
+
+
 def find_other_encodings(
     requests: Sequence[Request], base: Sequence[TokenIds], candidate: Sequence[TokenIds]
 ) -> Iterator[Finding]:
@@ -256,8 +300,11 @@ def _differing(
 
 
 def _difference(request: Request, base: TokenIds, candidate: TokenIds) -> PromptDifference | None:
-    text = "".join(part for part in request.arguments[:2] if isinstance(part, str))
-    return compare_token_ids(text, base, candidate)
+    return compare_token_ids(_text_of(request), base, candidate)
+
+
+def _text_of(request: Request) -> str:
+    return "".join(part for part in request.arguments[:2] if isinstance(part, str))
 
 
 def _bos_hint(differing: Sequence[tuple[TokenIds, TokenIds]]) -> str:

@@ -25,6 +25,7 @@ from evalguard.engine.fairness import (
     AskedPrompt,
     RequestPlace,
     check_encodings,
+    check_pieces,
     check_vocabularies,
     find_other_encodings,
     place_of,
@@ -44,6 +45,7 @@ from evalguard.engine.loading.known_models import KnownModel, KnownModels
 from evalguard.engine.loading.lazy_scorer import LazyScorer, is_loaded
 from evalguard.engine.loading.own_environment import asks_server, shares_prefixes
 from evalguard.engine.loading.scorer_opening import open_scorer
+from evalguard.engine.loading.tokenizer_ahead import Encode, read_tokenizer
 from evalguard.engine.memory import MemoryPolicy
 from evalguard.engine.meter import Meter
 from evalguard.engine.servers import keep_servers
@@ -88,6 +90,7 @@ class RunContext:
     _asked: dict[RequestPlace, AskedPrompt] = field(default_factory=dict)
     _clients: dict[str, Scorer] = field(default_factory=dict)
     _unchecked: list[ModelSource] = field(default_factory=list)
+    _waiting: list[ModelSource] = field(default_factory=list)
     _answers: dict[Path, AnswerFile] = field(default_factory=dict)
 
     @property
@@ -122,6 +125,7 @@ class RunContext:
             EvaluationError: if it cannot be loaded; MisalignedRunsError if it reads other tokens.
             UsageError: for clusters that no document has.
         """
+        self._waiting[:] = [one for one in self._waiting if one is not source]
         model = self.load(source)
         try:
             self._check_clusters(model.scorer)
@@ -191,6 +195,49 @@ class RunContext:
             with interruptible("building the requests"):
                 self._check_requests(scorer)
         self._descriptions.append(description)
+
+    def check_waiting(self) -> None:
+        """Refuse, before the first model is scored, one whose tokenizer alone shows another's ids.
+
+        What opening it refuses, and no more: as far as its tokenizer can be had without it.
+
+        Raises:
+            MisalignedRunsError: as opening the model does.
+        """
+        if not self._descriptions:
+            return
+        while self._waiting:
+            source = self._waiting.pop(0)
+            with interruptible(f"reading the tokenizer of {source.name}"):
+                client = self._clients.get(source.name)
+                if client is not None:
+                    self._check_fair_ahead(client.describe(), client.encode)
+                    continue
+                found = read_tokenizer(source.variant, source.policy or self.choices.policy)
+            if found is None:
+                continue
+            told = replace(
+                self._descriptions[0], vocabulary_digest=found.digest, vocabulary_size=found.size
+            )
+            self._check_fair_ahead(told, found.encode, found.pieces)
+
+    def _check_fair_ahead(
+        self,
+        description: ModelDescription,
+        encode: Encode | None,
+        pieces: Mapping[int, str | None] | None = None,
+    ) -> None:
+        if "tokens" not in self.choices.declared:
+            check_vocabularies(self._descriptions[0], description)
+        if self.executor.chat or "tokens" in self.choices.allow:
+            return
+        requests = self._sample(self._opened[0])
+        asked = [self._asked.get(place_of(one)) for one in requests]
+        ids = [() if one is None else one.ids for one in asked]
+        if encode is not None:
+            check_encodings(requests, ids, encode(requests))
+        elif pieces is not None:
+            check_pieces(requests, ids, pieces)
 
     def _check_requests(self, scorer: Scorer) -> None:
         """Compare what this model is asked, and the token ids of it, with the first one's."""
@@ -392,6 +439,7 @@ class RunContext:
                 with with_location(source):
                     check_shows_likelihoods(source.variant.model, str(model), task)
         self._unchecked[:] = sources
+        self._waiting[:] = sources
 
     def _check_unloaded(self) -> None:
         """Refuse all that loading these models would refuse without reading their weights."""

@@ -174,7 +174,11 @@ class ScoringPlan:
 
     def _alone(self, source: ModelSource) -> Evaluation:
         with self.context.open_model(source) as model:
-            return self._executor.evaluate(model)
+            return self._scores(model)
+
+    def _scores(self, model: LoadedModel) -> Evaluation:
+        self.context.check_waiting()
+        return self._executor.evaluate(model)
 
     def _side_by_side(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
         with ExitStack() as opened:
@@ -187,16 +191,14 @@ class ScoringPlan:
                 both = (base, candidate)
                 return self._by_reference(hindrance, both, first, opened.pop_all())
             self._refuse_unmeasured(hindrance)
-            ours = self._executor.evaluate(first)
+            ours = self._scores(first)
         return self._say_unmeasured(hindrance, [ours, self._alone(candidate)])
 
     def _both_open(self, first: LoadedModel, second: LoadedModel) -> list[Evaluation]:
         hindrance = _local_obstacle(second) or _other_vocabulary(first, second)
         if hindrance is not None:
             self._refuse_unmeasured(hindrance)
-            return self._say_unmeasured(
-                hindrance, [self._executor.evaluate(one) for one in (first, second)]
-            )
+            return self._say_unmeasured(hindrance, [self._scores(one) for one in (first, second)])
         lockstep = ScoringJob(models=[first, second], seed=self.context.choices.policy.seed)
         if self._leaves_reference(lockstep):
             with ExitStack() as run:
@@ -226,7 +228,7 @@ class ScoringPlan:
                 if before.gives_rows:
                     ours, references = self._score_base(first, run)
                 else:
-                    ours = self._executor.evaluate(first)
+                    ours = self._scores(first)
             with self.context.open_model(candidate) as second:
                 told = second.scorer.describe()
                 unlike = _no_rows(base, before) or _no_rows(candidate, told)
@@ -235,7 +237,7 @@ class ScoringPlan:
                     note = f"distributions are compared by reference: {hindrance.reason}"
                     both = self._score_candidate(second, references, ours)
                     return [_with_notes(one, (note,)) for one in both]
-                theirs = self._executor.evaluate(second)
+                theirs = self._scores(second)
         assert unlike is not None  # a base without references shows no rows
         self._refuse_unmeasured(unlike)
         return self._say_unmeasured(unlike, [ours, theirs])
@@ -284,6 +286,7 @@ class ScoringPlan:
             file: where they are to be written, too.
         """
         _check_shows_distributions(model)
+        self.context.check_waiting()
         store, top_k = self._executor.store, self.context.choices.distributions.top_k
         key, folder = store.key(model.scorer), None
         if key is None:

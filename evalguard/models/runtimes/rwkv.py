@@ -47,7 +47,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
         import torch
 
         torch.set_num_threads(arguments.threads)
-    folder = _world_folder() if named is None else Path(str(named))
+    folder = find_world_folder() if named is None else Path(str(named))
     tokenizer = open_tokenizer(folder, trust_remote_code=arguments.code_allowed)
     return RWKV7(path, strategy, tokenizer, add_bos=add_bos, prefix=prefix, longest=longest)
 
@@ -76,10 +76,10 @@ def check_strategy(strategy: str, *, check: Callable[[str], object] = check_devi
         )
 
 
-def _world_folder() -> Path:
-    """Where package rwkv has its vocabulary."""
-    utils = importlib.import_module("rwkv.rwkv_tokenizer")
-    return Path(str(utils.__file__)).parent
+def find_world_folder() -> Path:
+    """Where package rwkv has its vocabulary; nothing of the package is run."""
+    found = importlib.util.find_spec("rwkv")
+    return Path(str(found and found.origin)).parent
 
 
 def _checkpoint(path: Path) -> Path:

@@ -24,7 +24,9 @@ from evalguard.models.scored_tokens import InputTokens, refuse_empty_side
 class TextEncoder:
     """A runtime's tokenizer behind the names that ``encode_request`` asks an lm-eval model for."""
 
-    def __init__(self, runtime: Runtime, rolling_bos: RollingBos = "lm-eval") -> None:
+    def __init__(
+        self, runtime: Runtime | TokenizedTexts, rolling_bos: RollingBos = "lm-eval"
+    ) -> None:
         self._runtime = runtime
         self._rolling_bos = rolling_bos
         self.prefix_token_id = runtime.prefix_token_id
@@ -278,8 +280,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-class TokenizedRuntime(Runtime):
-    """A runtime with the tokenizer of a folder.
+class TokenizedTexts:
+    """Texts and token ids of a model that has the tokenizer of a folder; no weights.
 
     Args:
         add_bos: whether BOS is put before a text; None: as the tokenizer does by itself.
@@ -288,6 +290,8 @@ class TokenizedRuntime(Runtime):
     Raises:
         EvaluationError: there is no such token.
     """
+
+    max_length: int  # of the model that reads them
 
     def __init__(
         self, tokenizer: TextTokenizer, *, add_bos: bool | None = None, prefix: int | None = None
@@ -326,3 +330,7 @@ class TokenizedRuntime(Runtime):
     ) -> str:
         """Apply the folder's chat template."""
         return self._tokenizer.render_chat(messages, add_generation_prompt)
+
+
+class TokenizedRuntime(TokenizedTexts, Runtime):
+    """A runtime with the tokenizer of a folder."""
