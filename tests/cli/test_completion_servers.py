@@ -105,7 +105,7 @@ def test_a_server_is_refused_when(name, world: SmallWorld, capfd, serve) -> None
     assert done.code == 3, done.out
     error = done.document["error"]
     assert told in error["message"]
-    assert "--model hf" in error["hint"]
+    assert "llama.cpp's server as llama_server:URL" in error["hint"]
 
 
 def test_a_server_that_echoes_the_prompt_is_compared(world: SmallWorld, capfd, serve) -> None:

@@ -25,9 +25,9 @@ from evalguard.errors import EvaluationError, UsageError
 
 LOGPROBS_HINT = (
     "evalguard needs the log-probability of every prompt token (completions with echo=True "
-    "and logprobs=1), for the token ids it sends: vLLM and llama-cpp-python give them, SGLang by "
-    "model type sglang-generate; llama.cpp's server, TGI and chat endpoints do not; or compare "
-    "the model itself with --model hf (a GGUF file: --model llama_cpp)"
+    "and logprobs=1), for the token ids it sends: vLLM and llama-cpp-python give them, SGLang as "
+    "sglang-generate:URL, llama.cpp's server as llama_server:URL; TGI and chat endpoints do not; "
+    "or name the model's folder or GGUF file in place of the address"
 )
 _EXTRA_TOKEN_HINT = (
     "send token ids (not tokenized_requests: false), start the server so that it adds no BOS to "
