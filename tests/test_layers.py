@@ -121,7 +121,7 @@ def test_one_executor_answers_units_and_nothing_fills_its_cache_ahead() -> None:
 
 
 def test_what_a_command_gives_is_a_result_of_its_report() -> None:
-    """Whatever has both a JSON document and a screen; ``TrackResult`` has no document."""
+    """Whatever has both a JSON document and a screen."""
     for name, tree in modules():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and name != "evalguard.core.result":

@@ -10,6 +10,7 @@ import click
 from evalguard.cli.click_options import PATH, add_options, record_option
 from evalguard.cli.option_groups import DEBUG, TRACKING
 from evalguard.cli.output import CommandResult, Job
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED
 
 _DOCUMENTS = record_option(
     "--track-documents",
@@ -36,7 +37,14 @@ def track_command(
 def _tracked(
     runs: tuple[Path, ...], track: tuple[str, ...], *, documents: bool, quiet: bool
 ) -> CommandResult:
+    """One line for each tracker, below the folder of each run where there are more."""
     from evalguard.publish.tracking import track_stored
+    from evalguard.report.tracked_view import tracked_views
 
-    result = track_stored(runs, track, documents=documents, quiet=quiet)
-    return CommandResult(result.render, result.exit_code)
+    reports = track_stored(runs, track, documents=documents, quiet=quiet)
+    failed = any(sent.state == "failed" for one in reports for sent in one.tracked)
+    lines: list[str] = []
+    for one in reports:
+        lines += [f"{one.run_folder}:"] if len(reports) > 1 else []
+        lines += map(str, tracked_views(one))
+    return CommandResult(partial("\n".join, lines), EXIT_FAILED if failed else EXIT_PASSED)

@@ -22,13 +22,12 @@ from evalguard.core.redaction import redacted_text
 from evalguard.core.tracked_night import TrackedNight
 from evalguard.core.tracked_run import JobType, Sent, TrackedRun, tracker_title
 from evalguard.engine.tracker_choice import choose_sinks, find_open_run
-from evalguard.errors import EXIT_FAILED, EXIT_PASSED, Interrupted, UsageError
+from evalguard.errors import Interrupted, UsageError
 from evalguard.page.progress import ProgressLine
 from evalguard.plugins import TRACKERS
 from evalguard.publish.sending_job import SendingLimits, TrackingJob, run_in_process
 from evalguard.publish.tracked_comparison import build_tracked_run
 from evalguard.publish.wandb_tracker import log_into_open_run
-from evalguard.report.tracked_view import tracked_views
 
 _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -100,35 +99,16 @@ def _new_id() -> str:
     return "".join(secrets.choice(_ID_LETTERS) for _ in range(8))
 
 
-@dataclass(frozen=True, slots=True)
-class TrackResult:
-    """What became of stored runs at trackers; ``tracked`` of a report says it of each."""
-
-    reports: tuple[CompareReport, ...]
-
-    @property
-    def exit_code(self) -> int:
-        """0 where every tracker has the run, or this machine keeps it for one; else 3."""
-        failed = any(sent.state == "failed" for one in self.reports for sent in one.tracked)
-        return EXIT_FAILED if failed else EXIT_PASSED
-
-    def render(self) -> str:
-        """Return one line for each tracker, below the folder of each run where there are more."""
-        found: list[str] = []
-        for one in self.reports:
-            found += [f"{one.run_folder}:"] if len(self.reports) > 1 else []
-            found += map(str, tracked_views(one))
-        return "\n".join(found)
-
-
 def track_stored(
     runs: Sequence[Path],
     names: Sequence[str] = (),
     *,
     documents: bool = False,
     quiet: bool = False,
-) -> TrackResult:
+) -> tuple[CompareReport, ...]:
     """Send stored comparisons to trackers, once all of them have been read.
+
+    ``tracked`` of each report says what became of it.
 
     Args:
         runs: run folders, or their result.json.
@@ -153,8 +133,7 @@ def track_stored(
     stored = [read_stored_run(run) for run in dict.fromkeys(runs)]
     for one in stored:
         one.check_files()  # its samples are sent, too
-    sent = (track_run(one.report, sinks, documents=documents, quiet=quiet) for one in stored)
-    return TrackResult(tuple(sent))
+    return tuple(track_run(one.report, sinks, documents=documents, quiet=quiet) for one in stored)
 
 
 TRACKING_INTERRUPTED = "interrupted"
