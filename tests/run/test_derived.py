@@ -14,8 +14,10 @@ from changed_models import at_reference, changed, edit_json, generated, model, s
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama, save_mamba
 
+from evalguard.bisect.bisection import RefinedCandidate
 from evalguard.bisect.settings.derived_settings import DerivedCandidate, derive_settings
 from evalguard.core.settings import Setting, Target, Variant
+from evalguard.engine.sources import ModelSource
 from evalguard.errors import UsageError
 
 
@@ -26,6 +28,11 @@ def names(found: DerivedCandidate) -> list[str]:
 def values(found: DerivedCandidate, name: str) -> tuple[Any, Any]:
     one = next(setting for setting in found.variant.settings if setting.name == name)
     return one.reference, one.candidate
+
+
+def refined(found: DerivedCandidate, variant: Variant, *named: str) -> Variant:
+    source = ModelSource(name="cand", variant=variant)
+    return RefinedCandidate.of(source, found.groups, named).whole.variant
 
 
 NOTHING = "-"  # in the name of no tensor
@@ -80,14 +87,12 @@ def test_finer_settings_say_the_same_together(tmp_path: Path) -> None:
     candidate = changed(base, tmp_path / "cand")
     found = derive_settings(model(base), model(candidate))
     coarse = found.variant.assigned({"weights.norms": str(base)})
-    fine = found.refined("weights.norms")
+    fine = refined(found, found.variant, "weights.norms")
     inner = found.groups["weights.norms"]
     assert [one.name for one in inner] == [
         "weights.layers.0.norms", "weights.layers.1.norms", "weights.model.norm",
     ]  # fmt: skip
-    finest = DerivedCandidate(variant=fine, groups=found.groups).refined(
-        *(one.name for one in inner)
-    )
+    finest = refined(found, fine, *(one.name for one in inner if one.name in found.groups))
     wanted = scores(coarse, tmp_path)
     for variant in (fine, finest):
         assert scores(variant, tmp_path) == scores(model(candidate), tmp_path)
@@ -104,9 +109,9 @@ def test_where_few_layers_differ_each_is_a_setting_with_its_kinds_inside(tmp_pat
     inner = [one.name for one in found.groups["weights.layers.1"]]
     assert inner == [f"weights.layers.1.{kind}" for kind in ("attention", "mlp", "norms")]
     assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
-    refined = found.refined("weights.layers.1")
-    assert scores(refined, tmp_path) == scores(model(candidate), tmp_path)
-    assert scores(at_reference(refined), tmp_path) == scores(model(base), tmp_path)
+    fine = refined(found, found.variant, "weights.layers.1")
+    assert scores(fine, tmp_path) == scores(model(candidate), tmp_path)
+    assert scores(at_reference(fine), tmp_path) == scores(model(base), tmp_path)
 
 
 def test_what_is_the_same_in_both_is_left_out(tmp_path: Path) -> None:

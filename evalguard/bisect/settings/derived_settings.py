@@ -157,18 +157,6 @@ class DerivedCandidate:
     notes: tuple[str, ...] = ()
     complete: bool = True
 
-    def refined(self, *names: str) -> Variant:
-        """Return the variant with some of its settings replaced by their finer ones.
-
-        Names without finer settings stay. All settings are at their candidate values.
-        """
-        settings = tuple(
-            finer
-            for one in self.variant.settings
-            for finer in (self.groups.get(one.name, (one,)) if one.name in names else (one,))
-        )
-        return _with_settings(self.variant, settings)
-
 
 def derive_settings(base: Variant, candidate: Variant) -> DerivedCandidate:
     """Derive settings from the files of two models; no weights are loaded, one pair at a time read.
