@@ -128,7 +128,14 @@ def compare_sides(
     if recurring is not None:
         choices = recurring.chosen(choices)
     with interruptible("scoring"), lead_to_tokenizer(options.command):
-        scored, stops = _score(sources, choices, options, meter=meter, recurring=recurring)
+        stops: Stops | None = None  # where each task was stopped, if they are asked in looks
+        if can_stop_early(sources, choices):
+            scored, stops = score_in_looks(sources, choices, options, meter=meter)
+        else:
+            known = None if recurring is None else recurring.known(sources[0], choices)
+            scored = score_sides(sources, choices, options, meter=meter, base=known)
+            if recurring is not None:
+                recurring.keep(scored[0], choices)
     with interruptible("comparing the scores"):
         scored = with_sizes(sources, scored, options.cache_dir)
         scored = with_declared(sources, scored, options.cache_dir)
@@ -175,24 +182,6 @@ def _check(
         tools.fetch("prepare_history")(choices.history)
     check_files(requested_files(options, cwd=cwd))
     return choices
-
-
-def _score(
-    sources: tuple[Source, Source],
-    choices: Choices,
-    options: CompareOptions,
-    *,
-    meter: Meter,
-    recurring: RecurringBase | None,
-) -> tuple[tuple[ScoredSide, ScoredSide], Stops | None]:
-    """Both sides' scores; and where each task was stopped, if they were asked in looks."""
-    if can_stop_early(sources, choices):
-        return score_in_looks(sources, choices, options, meter=meter)
-    known = None if recurring is None else recurring.known(sources[0], choices)
-    scored = score_sides(sources, choices, options, meter=meter, base=known)
-    if recurring is not None:
-        recurring.keep(scored[0], choices)
-    return scored, None
 
 
 @dataclass(slots=True)
