@@ -271,7 +271,7 @@ def sentences_of_pages() -> Iterator[tuple[str, str]]:
     one, _, many = map(float, texts["lognormal(1) gains", "texts of very unequal length", "200"][1])
     yield "calibration.md", f"with lognormal(1) gains it is {one}%, of 20 metrics {many:.0f}%"
     yield "gate.md", f"some of which gain much, {one:.0f}% (of 20 metrics {many:.0f}%)"
-    yield "README.md", f"very unequal texts with gains as long {one:.0f}% to {many:.0f}%"
+    yield "README.md", f"very unequal texts some of which gain much {one:.0f}% to {many:.0f}%"
     rare = [float(skewed["1% of the documents gain", n][1][0]) for n in ("50", "200")]
     yield "gate.md", f"{min(rare):.0f}% to {max(rare):.0f}%"
     for name, gains in {
