@@ -43,16 +43,6 @@ def show_log() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-# What these warn of while they are imported is how they were built.
-_OF_BUILDS = ("torchao", "torch.utils._pytree", "torch.onnx")
-
-
-def hide_builds() -> None:
-    """Leave out what libraries say of their own builds: kernels that this machine cannot load."""
-    for name in _OF_BUILDS:
-        logging.getLogger(name).setLevel(logging.ERROR)
-
-
 class _SaidOnce(logging.Filter):
     """Lets a message through the first time: some libraries warn at every call of a layer."""
 
@@ -256,6 +246,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         if style.debug:
             show_log()
         else:
+            from evalguard.worker.process import hide_builds
+
             hide_builds()
             if logging.lastResort is not None:
                 logging.lastResort.addFilter(SAID_ONCE)

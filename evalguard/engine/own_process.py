@@ -20,7 +20,7 @@ from evalguard.core.settings import Value
 from evalguard.errors import EXIT_PASSED, EvalguardError, EvaluationError, Interrupted, WorkerError
 from evalguard.worker.messages import Answer, Call, Hello, Refusal, frame_message, to_exception
 from evalguard.worker.pipe import Channel, PipeClosed
-from evalguard.worker.process import WorkerProcess, worker_command
+from evalguard.worker.process import WorkerProcess, hide_builds, worker_command
 from evalguard.worker.server import CallHandler, serve_calls
 
 # What work that was told to stop may take to end its workers and to clear its line on the
@@ -185,6 +185,8 @@ def serve_work(desk: CallHandler, program: str, arguments: Sequence[str] | None 
     faulthandler.enable()
     if options.log_level:
         logging.basicConfig(level=options.log_level, format="%(name)s: %(message)s")
+    else:
+        hide_builds()
     leave_signals_to_the_parent()
     try:
         serve_calls(options.requests, options.replies, desk)

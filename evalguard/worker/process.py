@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -250,3 +251,13 @@ class WorkerProcess:
 
 
 _started: weakref.WeakSet[InterruptibleWorker] = weakref.WeakSet()
+
+
+# What these warn of while they are imported is how they were built.
+_OF_BUILDS = ("torchao", "torch.utils._pytree", "torch.onnx")
+
+
+def hide_builds() -> None:
+    """Leave out what libraries say of their own builds: kernels that this machine cannot load."""
+    for name in _OF_BUILDS:
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -121,14 +121,26 @@ def test_an_error_of_ours_stays_what_it_is() -> None:
     ]
 
 
+COMMAND = "(show_log if '--debug' in sys.argv else hide_builds)()\n"
+OF_A_NIGHT = (
+    "own_process.serve_calls = lambda *_: None\n"
+    "level = ['--log-level', '20'] if '--debug' in sys.argv else []\n"
+    "words = ['--requests', '0', '--replies', '1', '--import-path', '[]', *level]\n"
+    "own_process.serve_work({}, 'pair', words)\n"
+)
+
+
+@pytest.mark.parametrize("process", [COMMAND, OF_A_NIGHT], ids=["command", "of a night"])
 @pytest.mark.parametrize(("words", "shown"), [((), False), (("--debug",), True)])
 def test_what_a_library_says_of_its_own_build_is_shown_under_debug_alone(
-    words: tuple[str, ...], shown: bool
+    process: str, words: tuple[str, ...], shown: bool
 ) -> None:
     script = (
         "import logging, sys\n"
-        "from evalguard.cli.main import hide_builds, show_log\n"
-        "(show_log if '--debug' in sys.argv else hide_builds)()\n"
+        "from evalguard.cli.main import show_log\n"
+        "from evalguard.engine import own_process\n"
+        "from evalguard.worker.process import hide_builds\n"
+        f"{process}"
         "logging.getLogger('torchao').warning('no kernels')\n"
         "logging.getLogger('torch.utils._pytree').warning('no kernels')\n"
         "logging.getLogger('torchao').error('broken')\n"
