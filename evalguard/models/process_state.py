@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -46,14 +45,19 @@ def _silence() -> Iterator[None]:
     from transformers.utils import logging
 
     shown, start = logging.is_progress_bar_enabled(), tqdm.__init__
+    held = vars(tqdm)["__init__"]  # a descriptor, which gives another function each time
+
+    def without_bar(self: Any, *given: Any, **named: Any) -> None:
+        start(self, *given, **{**named, "disable": True})  # whatever its caller says of that
+
     logging.disable_progress_bar()
     # lm-eval's model types show bars of their own, and have no switch that all of them know.
-    tqdm.__init__ = partialmethod(start, disable=True)
+    tqdm.__init__ = without_bar
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        tqdm.__init__ = start
+        tqdm.__init__ = held
         if shown:
             logging.enable_progress_bar()
 

@@ -6,13 +6,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+import pytest
 from tqdm import tqdm
 
 from evalguard.models.process_state import silence_libraries
 
 
 def test_threads_that_overlap_leave_all_as_it_was() -> None:
-    stdout, start = sys.stdout, tqdm.__init__
+    stdout, start = sys.stdout, vars(tqdm)["__init__"]
     step = Barrier(2, timeout=300)
 
     def first() -> None:
@@ -32,4 +33,10 @@ def test_threads_that_overlap_leave_all_as_it_was() -> None:
         for one in [pool.submit(first), pool.submit(second)]:
             one.result(timeout=300)
     assert sys.stdout is stdout
-    assert tqdm.__init__ is start
+    assert vars(tqdm)["__init__"] is start
+
+
+def test_a_bar_that_its_caller_switches_on_is_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    with silence_libraries():
+        assert list(tqdm([1, 2], desc="Applying", disable=False)) == [1, 2]
+    assert capfd.readouterr() == ("", "")
