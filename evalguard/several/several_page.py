@@ -170,8 +170,14 @@ def _folded(report: SeveralReport, width: int) -> list[list[Text]]:
     table = [*_gravest_rows(report, width, max(room, _LEAST_ROWS)), *legend]
     room = max(_SCREEN - _height([head, table, after]) - 2, 1)  # a blank line, and what is left
     verdicts, others = _short_verdicts(report), _short_notes(report)
-    lines = [Text(_one_line(name, text, width)) for name, text in verdicts[:room]]
-    more, notes = len(verdicts) - len(lines), len(others)
+    lines = [
+        Text(line)
+        for name, text in verdicts
+        for line in wrap_keeping_intervals(text, width, first=name, rest="  ")
+    ]
+    if len(lines) > room:  # a line for each, which says that it goes on
+        lines = [Text(_one_line(name, text, width)) for name, text in verdicts[:room]]
+    more, notes = max(len(verdicts) - len(lines), 0), len(others)
     for name, text in others:
         whole = wrap_keeping_intervals(text, width, first=name, rest="  ")
         if len(lines) + len(whole) > room:

@@ -231,6 +231,15 @@ def test_a_verdict_without_a_number_is_cut_to_its_line_where_the_screen_is_full(
     assert sum(line.startswith("rung") and line.endswith("no model. …") for line in text) > 3
 
 
+def test_a_verdict_is_whole_where_the_screen_has_room_for_it() -> None:
+    gone = NoVerdict(name="port", reason="no model. " * 12 + "The end.", hint="", exit_code=3)
+    text = lines_of(SeveralReport(base="orig", candidates=(gone,)))
+    assert len(text) <= 24
+    said = " ".join(" ".join(text).split())
+    assert "The end." in said
+    assert "…" not in said
+
+
 def test_a_note_is_whole_or_counted_where_the_screen_is_full() -> None:
     one = candidate("q8_0", size=gguf(818_176))
     notes = tuple(f"note {n} {'that goes on ' * 12}to its end" for n in range(6))
