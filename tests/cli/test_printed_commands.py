@@ -122,13 +122,9 @@ OWN_GUARDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "beside",
-    [
-        pytest.param(name, marks=[pytest.mark.nightly] if text else [])
-        for name, text in OWN_GUARDS.items()
-    ],
-)
+# tests/test_demo_run.py runs the demo and its proof with every change; its trace takes a minute.
+@pytest.mark.nightly
+@pytest.mark.parametrize("beside", OWN_GUARDS)
 def test_those_of_the_demo_run_whatever_guard_file_lies_there(
     run: Run, tmp_path: Path, beside: str
 ) -> None:
@@ -138,7 +134,7 @@ def test_those_of_the_demo_run_whatever_guard_file_lies_there(
     assert shown.code == 1, shown.err
     ran = run_all(run, shown.out, least=2)
     assert any(command.startswith("evalguard trace ") for command in ran), shown.out
-    if beside == "one with other models":  # at night: a trace of the demo takes a minute
+    if beside == "one with other models":
         for command, found in ran.items():
             if command.startswith("evalguard trace "):
                 run_all(run, found.out)
