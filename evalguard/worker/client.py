@@ -58,8 +58,9 @@ from evalguard.worker.pipe import Channel, PipeClosed
 from evalguard.worker.process import WorkerProcess, worker_command
 from evalguard.worker.process_family import peak_memory
 
-# An interpreter on a slow disk may take this long to import numpy, before it can say anything.
-START_SILENCE = 60.0
+# Importing numpy from a slow disk, or on a machine that much else runs on, takes this long before a
+# worker can say anything; one that has died is seen at once.
+START_SILENCE = 300.0
 # Its pipe is closed; how it ended is known once it has, and it may still have a log to write.
 _LAST_MOMENTS = 10.0
 
