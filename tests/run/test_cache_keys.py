@@ -112,7 +112,7 @@ class World:
         with afresh():
             source, choices, options = self._chosen(given)
             with open_run_context(choices, options) as place:
-                scorer = place.load(source)
+                scorer = place.load(source).scorer
                 loaded = is_loaded(scorer)
                 places = places_of(place.executor, scorer)
                 scorer.close()
