@@ -179,8 +179,12 @@ def _problem(found: Any, document: Document) -> Problem:
     if kind == "extra_forbidden":
         parent, key = loc[:-1], str(loc[-1])
         known = _keys_at(parent)
-        message = f"unknown key '{key}' in {dotted_key(parent)}{nearest(key, known)}"
-        return document.problem(loc, message, f"keys of {dotted_key(parent)}: {', '.join(known)}")
+        meant = nearest(key, known)
+        message = f"unknown key '{key}' in {dotted_key(parent)}{meant}"
+        hint = f"keys of {dotted_key(parent)}: {', '.join(known)}"
+        if "model_args" in known and not meant:  # pretrained, dtype ..., a level too high
+            hint = f"arguments of the model stand in model_args: {{{key}: ...}}; {hint}"
+        return document.problem(loc, message, hint)
     if kind == "missing":
         return document.problem(loc, f"{dotted_key(loc[:-1])} has no '{loc[-1]}'")
     if loc and loc[-1] == "[key]":

@@ -158,6 +158,18 @@ def test_any_value_under_an_unknown_key_is_refused(tmp_path: Path, key: str, val
         load(tmp_path, f"{{models: {{m: {{}}}},\n{unknown}}}")
 
 
+@pytest.mark.parametrize("key", ["pretrained", "dtype", "tokenizer", "base_url", "device"])
+def test_an_argument_of_a_model_beside_model_args_is_told_where_it_belongs(
+    tmp_path: Path, key: str
+) -> None:
+    with pytest.raises(GuardFileError, match=f"unknown key '{key}' in models.m$") as refused:
+        load(tmp_path, f"models: {{m: {{{key}: here}}}}")
+    assert f"model_args: {{{key}: ...}}" in str(refused.value.hint)
+    with pytest.raises(GuardFileError, match="did you mean 'model_args'") as misspelt:
+        load(tmp_path, "models: {m: {model_arg: {}}}")
+    assert "stand in" not in str(misspelt.value.hint)
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [
