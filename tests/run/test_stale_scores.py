@@ -259,7 +259,8 @@ HOOK = (
 )
 
 
-@pytest.mark.slow
+# Keys of what a hook reads are held by test_code_of_others.py with every change.
+@pytest.mark.nightly
 def test_scores_of_a_hook_are_for_one_run_unless_somebody_says_what_it_reads(
     llama: Path, tmp_path: Path
 ) -> None:
