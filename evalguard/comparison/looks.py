@@ -23,7 +23,7 @@ from evalguard.core.comparison import SequentialRun
 from evalguard.core.figures import figures_of_task
 from evalguard.core.scorer import ModelDescription, Response
 from evalguard.engine.answer import ScoringJob
-from evalguard.engine.batches import STARTS_AGAIN, CommonPolicy
+from evalguard.engine.batches import CommonPolicy
 from evalguard.engine.block_store import LoadedModel
 from evalguard.engine.choices import Choices
 from evalguard.engine.cluster_fields import cluster_documents
@@ -135,11 +135,9 @@ def score_in_looks(
     models = [source for source in sources if isinstance(source, ModelSource)]
     common = CommonPolicy(models, choices)
     while True:
-        try:
-            scored, stops = _score_looks(sources, common.choices, options, meter)
+        with common.attempt() as choices:
+            scored, stops = _score_looks(sources, choices, options, meter)
             break
-        except STARTS_AGAIN as error:
-            common.fall_back(error)
     notes = common.notes
     base, candidate = (
         replace(side, notes=(*side.notes, *notes)) if isinstance(source, ModelSource) else side

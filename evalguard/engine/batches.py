@@ -7,7 +7,8 @@ and candidate were is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from evalguard.core.question import Untestable
@@ -42,12 +43,21 @@ class CommonPolicy:
         if not all(shares_prefixes(source.variant) for source in self.sources):
             self._take(replace(self.choices.policy, share_prefixes=False))
 
-    def fall_back(self, error: OtherModelError | FallbackError) -> None:
-        """Start again with less, after an error (one of ``STARTS_AGAIN``).
+    @contextmanager
+    def attempt(self) -> Iterator[Choices]:
+        """Score all models by these choices; where one cannot, the next attempt is plainer.
+
+        Whoever scores leaves its loop in here: what comes after an attempt is the next one.
 
         Raises:
-            OtherModelError, FallbackError: the same one, where nothing is left to be given up.
+            OtherModelError, FallbackError: as scoring does, where nothing is left to be given up.
         """
+        try:
+            yield self.choices
+        except (OtherModelError, FallbackError) as error:
+            self._fall_back(error)
+
+    def _fall_back(self, error: OtherModelError | FallbackError) -> None:
         if isinstance(error, OtherModelError):
             # What was remembered of a model is put right, and its finished blocks stay kept.
             self._put_right += 1
@@ -62,10 +72,6 @@ class CommonPolicy:
 
     def _take(self, policy: ScoringPolicy) -> None:
         self.choices = replace(self.choices, policy=policy)
-
-
-# What makes all models of a run start again.
-STARTS_AGAIN = (OtherModelError, FallbackError)
 
 
 def check_same_policy(

@@ -260,7 +260,7 @@ class Unit:
     @property
     def task(self) -> str:
         """The task that it is of."""
-        return self.block.requests[0].task
+        return _task_of_block(self.block)
 
     @property
     def in_file(self) -> bool:

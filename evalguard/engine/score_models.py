@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from evalguard.config.options import CompareOptions
-from evalguard.engine.batches import STARTS_AGAIN, CommonPolicy
+from evalguard.engine.batches import CommonPolicy
 from evalguard.engine.choices import Choices
 from evalguard.engine.executor import Evaluation
 from evalguard.engine.interrupts import interruptible
@@ -61,8 +61,7 @@ def score_models(
 
     shown, common = tokens_beside_server(sources), CommonPolicy(sources, choices)
     while True:
-        choices = common.choices
-        try:
+        with common.attempt() as choices:
             with open_run_context(choices, options, meter=meter, shown_tokens=shown) as context:
                 if shown and choices.gate.needs_distributions:
                     context.executor.progress.note(_BOUND_ALONE)
@@ -82,8 +81,6 @@ def score_models(
                         for evaluation, source in zip(plan.evaluate(sources), sources, strict=True)
                     ]
             return [replace(one, notes=(*one.notes, *common.notes)) for one in found]
-        except STARTS_AGAIN as error:
-            common.fall_back(error)
 
 
 _BOUND_ALONE = (

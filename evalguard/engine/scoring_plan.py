@@ -492,7 +492,7 @@ class _AnswerFile:
         if self.given_up:
             return
         block = answer.unit.block
-        task = block.requests[0].task
+        task = answer.unit.task
         references = answer.references or [None] * len(block.requests)
         place = (self.executor.tasks.names.index(task), block.index)
         try:
@@ -527,5 +527,5 @@ def _check_shows_distributions(model: LoadedModel) -> None:
         raise UsageError(
             f"no reference can be made with {model.name}, of type {told.model_type}: it shows no "
             "distributions; causal models of type hf do",
-            hint="--distributions off compares the scores alone",
+            hint=_SCORES_HINT,
         )

@@ -38,7 +38,7 @@ from evalguard.core.scorer import ModelDescription, cached_between, count_cached
 from evalguard.core.scores import NotCompared, ScoreTable, TaskGroup
 from evalguard.core.settings import digest_of
 from evalguard.distributions.task_distributions import TaskDivergences, compare_task_distributions
-from evalguard.engine.batches import STARTS_AGAIN, CommonPolicy
+from evalguard.engine.batches import CommonPolicy
 from evalguard.engine.choices import Choices, with_execution, with_workers
 from evalguard.engine.cluster_fields import cluster_documents
 from evalguard.engine.executor import Evaluation
@@ -163,8 +163,7 @@ def score_variations(
 
     common = CommonPolicy([source], choices)
     while True:
-        choices = common.choices
-        try:
+        with common.attempt() as choices:
             with open_run_context(choices, options) as context:
                 context.check_asked([source])
                 context.say_what_is_scored_anew([source])
@@ -172,8 +171,6 @@ def score_variations(
                 measurement = _FloorMeasurement(source, choices, context.with_executor(executor))
                 measured = measurement.run(factors)
             return replace(measured, notes=(*measured.notes, *common.notes))
-        except STARTS_AGAIN as error:
-            common.fall_back(error)
 
 
 # vLLM does not read its cache for a prompt whose log-probabilities are asked for

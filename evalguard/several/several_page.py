@@ -170,26 +170,26 @@ def _folded(report: SeveralReport, width: int) -> list[list[Text]]:
     table = [*_gravest_rows(report, width, max(room, _LEAST_ROWS)), *legend]
     room = max(_SCREEN - _height([head, table, after]) - 2, 1)  # a blank line, and what is left
     verdicts, others = _short_verdicts(report), _short_notes(report)
-    lines = [
-        Text(line)
-        for name, text in verdicts
-        for line in wrap_keeping_intervals(text, width, first=name, rest="  ")
-    ]
+    lines, more, notes = [one for said in verdicts for one in _whole(*said, width)], 0, len(others)
     if len(lines) > room:  # a line for each, which says that it goes on
         lines = [Text(_one_line(name, text, width)) for name, text in verdicts[:room]]
-    more, notes = max(len(verdicts) - len(lines), 0), len(others)
-    for name, text in others:
-        whole = wrap_keeping_intervals(text, width, first=name, rest="  ")
+        more = len(verdicts) - len(lines)
+    for said in others:
+        whole = _whole(*said, width)
         if len(lines) + len(whole) > room:
             break
-        lines += map(Text, whole)
+        lines += whole
         notes -= 1
-    counts = [f"{more} more {_NOT[more == 1]}"] if more > 0 else []
+    counts = [f"{more} more {_NOT[more == 1]}"] if more else []
     counts += [f"{notes} note{'' if notes == 1 else 's'}"] if notes else []
     steps = len(report.steps)
     counts += [f"{steps} step{'' if steps == 1 else 's'}"] if steps else []
     lines += wrap_prose(f"and {', '.join(counts)} (-v)", width) if counts else []
     return [head, table, lines, after]
+
+
+def _whole(name: str, text: str, width: int) -> list[Text]:
+    return [Text(line) for line in wrap_keeping_intervals(text, width, first=name, rest="  ")]
 
 
 def _short_legend(report: SeveralReport, width: int) -> list[Text]:

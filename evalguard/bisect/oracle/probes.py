@@ -169,7 +169,7 @@ class ProbeRecords:
             EvaluationError: it is not one for every request.
         """
         unit, name, model = done.answer.unit, assigned.source.name, done.description
-        task = unit.block.requests[0].task
+        task = unit.task
         self.store.keep(done.answer, assigned.key)
         self.store.scores.describe(assigned.key, name=name, task=task, model=model)
         if unit.beside is not None:

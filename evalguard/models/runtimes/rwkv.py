@@ -77,9 +77,15 @@ def check_strategy(strategy: str, *, check: Callable[[str], object] = check_devi
 
 
 def find_world_folder() -> Path:
-    """Where package rwkv has its vocabulary; nothing of the package is run."""
+    """Where package rwkv has its vocabulary; nothing of the package is run.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
     found = importlib.util.find_spec("rwkv")
-    return Path(str(found and found.origin)).parent
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("No module named 'rwkv'", name="rwkv")
+    return Path(found.origin).parent
 
 
 def _checkpoint(path: Path) -> Path:
