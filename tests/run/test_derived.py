@@ -283,15 +283,18 @@ def test_dtypes_are_compared_by_what_they_come_to(tmp_path: Path) -> None:
     assert values(found, "dtype") == ("float32", "bfloat16")
 
 
-def test_quantisation_is_one_setting_that_takes_the_whole_checkpoint(tmp_path: Path) -> None:
+def test_quantisation_of_other_shapes_is_one_setting_that_takes_the_whole_checkpoint(
+    tmp_path: Path,
+) -> None:
     base = save_llama(tmp_path / "base")
-    method = {"quantization_config": {"quant_method": "fp8"}, "rms_norm_eps": 0.1}
-    candidate = changed(base, tmp_path / "cand", config=method)
+    told = {"quantization_config": {"quant_method": "fp8"}, "rms_norm_eps": 0.1}
+    candidate = changed(base, tmp_path / "cand", config={**told, "num_hidden_layers": 1})
     edit_json(candidate / "tokenizer.json", post_processor=None)
     found = derive_settings(model(base), model(candidate))
     assert values(found, "quantization") == (str(base), str(candidate))
     assert values(found, "tokenizer") == (str(base), str(candidate))
     assert "config.rms_norm_eps" in names(found)
+    assert any("weights are quantised, and 9 tensors have other" in one for one in found.notes)
     assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
 
 

@@ -15,8 +15,8 @@ from evalguard.bisect.settings.config_settings import (
     tokenizer_name,
     tokenizer_settings,
 )
-from evalguard.bisect.settings.hf_side import HFSide
-from evalguard.bisect.settings.module_settings import derive_module_settings, describe_module_source
+from evalguard.bisect.settings.hf_side import HFSide, describe_module_source
+from evalguard.bisect.settings.module_settings import derive_module_settings
 from evalguard.bisect.settings.weight_settings import DerivedWeights, weight_settings
 from evalguard.comparison.finished_comparison import FinishedComparison
 from evalguard.config.options import BisectOver

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalguard.conversion.planning import plan_conversion
-from evalguard.core.settings import Value, Variant
-from evalguard.errors import EvaluationError
+from evalguard.conversion.planning import MODULE_SOURCE_KINDS, plan_conversion, read_module_source
+from evalguard.core.settings import ENCODING_ARGS, LENGTH_ARGS, Value, Variant
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import (
     CheckpointFiles,
     find_checkpoint_files,
@@ -116,3 +117,58 @@ def _checkpoint_files(model_args: Mapping[str, Value], allow_pickle: bool) -> Ch
     if model_args.get("gguf_file"):
         raise EvaluationError(f"the weights are in {model_args['gguf_file']}")
     return find_checkpoint_files(checkpoint_name(model_args), allow_pickle=allow_pickle)
+
+
+def describe_module_source(base: Variant, candidate: Variant) -> Value:
+    """The base as the value of a ``module:`` setting of a candidate.
+
+    Raises:
+        UsageError: its modules cannot be taken, or not into this candidate.
+    """
+    why = _why_not_taken(base, candidate)
+    if why:
+        raise UsageError(
+            f"modules of '{base.name}' cannot be put into '{candidate.name}': {why}",
+            hint="both have to be of model type hf, in evalguard's own environment",
+        )
+    wanted = plan_conversion(base)
+    arguments = {
+        name: value for name, value in wanted.model_args.items() if name not in _NOT_OF_MODULES
+    }
+    edits = {
+        str(target): value
+        for target, value in wanted.targets.values()
+        if target.kind in MODULE_SOURCE_KINDS and target.kind != "model_args"
+    }
+    if edits or arguments.keys() - {"pretrained", "revision"}:
+        source: Value = {"model_args": arguments, **({"settings": edits} if edits else {})}
+    else:
+        source = checkpoint_name(wanted.model_args)
+    read_module_source(base.name, source)  # refused now, not after the models were scored
+    return source
+
+
+# Arguments that say how a model is asked, or that are the candidate's for all of its modules.
+_NOT_OF_MODULES = (
+    (ENCODING_ARGS - {"tokenizer", "use_fast_tokenizer"})
+    | LENGTH_ARGS
+    | {"dtype", "device", "attn_implementation", "batch_size", "max_batch_size", "add_bos_token"}
+)
+
+
+def _why_not_taken(base: Variant, candidate: Variant) -> str:
+    for one in (base, candidate):
+        if one.model not in HF_TYPES:
+            return f"'{one.name}' is of model type {one.model}"
+        if one.environment is not None:
+            return f"'{one.name}' runs in an environment of its own"
+    if base.build is not None:
+        return f"'{base.name}' is made by a build recipe; name the folder that it makes"
+    if base.trust_remote_code and not candidate.trust_remote_code:
+        return "only the base may run code of its own (trust_remote_code)"
+    odd = [
+        name
+        for name, (target, _) in plan_conversion(base).targets.items()
+        if target.kind not in (*MODULE_SOURCE_KINDS, "generation")
+    ]
+    return f"setting '{odd[0]}' of the base cannot be taken along" if odd else ""

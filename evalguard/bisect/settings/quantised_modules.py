@@ -25,6 +25,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from evalguard.bisect.settings.hf_side import HFSide
 from evalguard.core.grid import explain_by_grid
 from evalguard.core.settings import fold_numbers
@@ -288,8 +290,9 @@ def find_quantised_modules(base: HFSide, candidate: HFSide) -> QuantisedModules:
     quantiser = _Quantiser.of(candidate, base.model)
     found: list[QuantisedModule] = []
     with ExitStack() as stack:
-        ours = _StoredModules.of(base, every, base.model, stack)
-        theirs = _StoredModules.of(candidate, every, base.model, stack)
+        names = {name for one in every for name in one.modules}
+        ours = _StoredModules.of(base, names, base.model, stack)
+        theirs = _StoredModules.of(candidate, names, base.model, stack)
         for one in every:
             before, after = ours.nbytes(one), theirs.nbytes(one)
             if before is not None and after is not None and _is_packed(one, before, after):
@@ -305,6 +308,51 @@ def find_quantised_modules(base: HFSide, candidate: HFSide) -> QuantisedModules:
         kept=quantiser.kept_beside(found),
         notes=tuple(_notes(found, quantiser.method)),
     )
+
+
+def find_differing_modules(base: HFSide, candidate: HFSide) -> tuple[str, ...]:
+    """Return the modules that two sides, of which one may be quantised, hold as other numbers.
+
+    Modules are those with tensors of their own, in the model's order. What is packed is the same
+    where its codes and scales are, to the bit; plain tensors are where their numbers are.
+
+    Raises:
+        EvaluationError: a file that is damaged or not there.
+    """
+    if base.model is None:
+        return ()
+    names = dict.fromkeys(place.module for place in locate_weights(base.model).values())
+    quantised: set[str] = set()
+    if candidate.quantisation != base.quantisation:
+        found = find_quantised_modules(base, candidate).modules
+        quantised = {name for one in found for name in one.modules}
+    with ExitStack() as stack:
+        ours, theirs = (
+            _StoredModules.of(side, names, base.model, stack).tensors for side in (base, candidate)
+        )
+        return tuple(
+            name
+            for name in names
+            if name in quantised or not _are_same(ours.get(name, ()), theirs.get(name, ()))
+        )
+
+
+def _are_same(some: Iterable[StoredTensor], others: Iterable[StoredTensor]) -> bool:
+    named, theirs = ({one.name: one for one in side} for side in (some, others))
+    return named.keys() == theirs.keys() and all(
+        _is_same(one, theirs[name]) for name, one in named.items()
+    )
+
+
+def _is_same(one: StoredTensor, other: StoredTensor) -> bool:
+    if one.parts or other.parts:
+        return one.packing == other.packing and _are_same(one.parts, other.parts)
+    if one.fault or other.fault or one.shape != other.shape:
+        return False  # what cannot be read may be anything
+    if one.dtype == other.dtype:
+        return np.array_equal(one.read_bytes(), other.read_bytes())
+    plain = not (one.codec.quantised or other.codec.quantised)
+    return plain and np.array_equal(one.load(), other.load())
 
 
 def _notes(found: Sequence[QuantisedModule], owner: str) -> Iterator[str]:
@@ -416,11 +464,11 @@ class _StoredModules:
     def of(
         cls,
         side: HFSide,
-        modules: Sequence[QuantisedModule],
+        names: Collection[str],
         model: torch.nn.Module,
         stack: ExitStack,
     ) -> _StoredModules:
-        names = {name for one in modules for name in one.modules}
+        """Read the headers of a side's files; ``names``: of the modules that are asked about."""
         found: dict[str, list[StoredTensor]] = {}
         gguf = find_gguf_file(side.model_args)
         if gguf is None and side.files is None:

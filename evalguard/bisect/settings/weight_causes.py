@@ -378,11 +378,13 @@ def find_weight_causes(
 def find_quantised_causes(
     model: PreTrainedModel, base: CheckpointFiles, candidate: Path, differing: Sequence[str]
 ) -> tuple[WeightCause, ...]:
-    """Do the same for a GGUF file, where what a rounding is of is no cause: its kinds of weights
-    are asked apart."""
+    """Do the same for a GGUF file or a packed folder, where what a rounding is of is no cause: its
+    kinds of weights are asked apart."""
     stored = StoredNames.of(model, base, base)
     places = _place_tied(locate_weights(model), stored)
-    stored = replace(stored, candidate={})
+    # a packed tensor is stored in parts, and compared under the model's own name
+    names = {name: name for name in differing} | dict(stored.base)
+    stored = replace(stored, base=names, candidate={})
     likenesses = describe_differences(stored, str(base.files[0].parent), str(candidate), differing)
     faults = {name: one for name, one in likenesses.items() if one.kind == "structure"}
     matrices = {name for name, one in model.state_dict().items() if one.ndim > 1}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from evalguard.bisect.settings.config_settings import argument_setting
-from evalguard.bisect.settings.hf_side import HFSide
+from evalguard.bisect.settings.hf_side import HFSide, describe_module_source
+from evalguard.bisect.settings.quantised_modules import find_differing_modules
 from evalguard.bisect.settings.weight_cause import WeightCause
 from evalguard.bisect.settings.weight_causes import find_quantised_causes, find_weight_causes
 from evalguard.conversion.name_patterns import Covering
-from evalguard.core.settings import Setting, Target
+from evalguard.core.settings import Setting, Target, TargetKind, Value
+from evalguard.errors import SettingError, UsageError
 from evalguard.models.checkpoint_files import open_stored_tensors
 from evalguard.models.checkpoint_tensors import map_loading_names, map_tied_names
 from evalguard.models.config_overrides import compare_configs
@@ -46,15 +48,19 @@ class DerivedWeights:
 def weight_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
     """Return settings for all weights that differ.
 
-    In groups where the two models have the same modules and plain weights; else one setting that
-    takes the base's whole checkpoint, with a note that says why.
+    In groups where the two models have the same modules: of tensors, or of modules where weights
+    are quantised. Else one setting that takes the base's whole checkpoint, with a note that says
+    why.
     """
     if _checkpoint_place(base) == _checkpoint_place(candidate):
         return DerivedWeights(notes=["weights: both models have the same checkpoint"])
+    packed = base.quantisation or candidate.quantisation
     name, why = _why_whole(base, candidate)
     if not why:
-        return _grouped_settings(base, candidate)
-    return _whole_checkpoint(base, candidate, name, why)
+        return (_packed_settings if packed else _grouped_settings)(base, candidate)
+    if packed:
+        why = f"weights are quantised, and {why}"
+    return _whole_checkpoint(base, candidate, "quantization" if packed else name, why)
 
 
 def _checkpoint_place(side: HFSide) -> tuple[Any, ...]:
@@ -65,8 +71,6 @@ def _checkpoint_place(side: HFSide) -> tuple[Any, ...]:
 
 def _why_whole(base: HFSide, candidate: HFSide) -> tuple[str, str]:
     """The name of a setting for the whole checkpoint, and why there are no groups; "" if not."""
-    if base.quantisation or candidate.quantisation:
-        return "quantization", "weights are quantised, so a part of them cannot be exchanged"
     for side in (base, candidate):
         if side.other_weights:
             return "weights", f"model_args.{side.other_weights} changes weights as they are loaded"
@@ -83,6 +87,8 @@ def _why_whole(base: HFSide, candidate: HFSide) -> tuple[str, str]:
     if shapes:
         shown = "; ".join(shapes[:3]) + ("; ..." if len(shapes) > 3 else "")
         return "model", f"{len(shapes)} tensors have other names or shapes ({shown})"
+    if base.quantisation and base.quantisation != candidate.quantisation:
+        return "quantization", "the base is quantised in a way of its own"
     return "", ""
 
 
@@ -141,6 +147,50 @@ def _grouped_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
     return DerivedWeights(settings=settings, groups=groups.finer, notes=notes, switches=switches)
 
 
+def _packed_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
+    """Settings that take modules of the base, with whatever packing they have."""
+    model = candidate.model
+    assert model is not None
+    places = locate_weights(model)
+    by_module = {place.module: place for place in reversed(places.values())}
+    differing = find_differing_modules(base, candidate)
+    try:
+        source = describe_module_source(base.variant, candidate.variant)
+    except (UsageError, SettingError) as error:
+        return _whole_checkpoint(base, candidate, "quantization", str(error))
+    if not differing or "" in differing:
+        why = "it is not known which modules differ" if not differing else "the model holds tensors"
+        return _whole_checkpoint(base, candidate, "quantization", why)
+    groups = _Groups.of_modules(by_module, [name for name, _ in model.named_modules()], source)
+    causes = [
+        replace(one, tensors=tuple(dict.fromkeys(places[name].module for name in one.tensors)))
+        for one in _find_packed_causes(base, candidate, differing)
+    ]
+    caused = {name for cause in causes for name in cause.tensors}
+    settings = [
+        *groups.by_cause(causes),
+        *groups.coarsest([name for name in differing if name not in caused]),
+    ]
+    note = (
+        f"weights: quantised, so {len(differing)} of {len(by_module)} modules are exchanged "
+        "whole, with their scales"
+    )
+    same_dtype = base.dtype == candidate.dtype
+    return DerivedWeights(settings=settings, groups=groups.finer, notes=[note], complete=same_dtype)
+
+
+def _find_packed_causes(
+    base: HFSide, candidate: HFSide, modules: Collection[str]
+) -> tuple[WeightCause, ...]:
+    """What else than a rounding changed weights of these modules in the same way."""
+    if base.model is None or base.files is None or candidate.files is None:
+        return ()
+    tensors = [n for n, place in locate_weights(base.model).items() if place.module in modules]
+    folder = candidate.files.files[0].parent
+    causes = find_quantised_causes(base.model, base.files, folder, tensors)
+    return tuple(replace(one, parts=()) for one in causes)
+
+
 def _compare_stored(base: HFSide, candidate: HFSide) -> CheckpointComparison:
     assert candidate.model is not None
     assert base.files is not None
@@ -171,6 +221,9 @@ def find_causes(
             or _why_whole(base, candidate)[0]
         ):
             return ()
+        if base.quantisation or candidate.quantisation:
+            modules = find_differing_modules(base, candidate)
+            return _find_packed_causes(base, candidate, modules)
         found = _compare_stored(base, candidate)
         if found.unmatched:
             return ()
@@ -205,13 +258,15 @@ def _all_stored(side: HFSide) -> tuple[str, ...]:
 class _Groups:
     """Cuts tensors into groups: kinds, the layers of a kind, the modules of a layer's kind.
 
-    Where few layers differ, these come first: layers, the kinds of a layer.
+    Where few layers differ, these come first: layers, the kinds of a layer. What is cut may be
+    modules in place of tensors, each with its place.
     """
 
     places: Mapping[str, WeightPlace]
-    checkpoint: str
+    kind: TargetKind
+    reference: Value
     covering: Covering
-    holding: frozenset[str]  # modules that hold other modules with tensors
+    holding: frozenset[str] = frozenset()  # modules that hold other modules with tensors
     finer: dict[str, tuple[Setting, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -220,10 +275,18 @@ class _Groups:
         above = {name[:at] for name in modules for at, part in enumerate(name) if part == "."}
         return cls(
             places=places,
-            checkpoint=checkpoint,
+            kind="weights",
+            reference=checkpoint,
             covering=Covering(places),
             holding=frozenset(modules & above),
         )
+
+    @classmethod
+    def of_modules(
+        cls, places: Mapping[str, WeightPlace], every: Collection[str], source: Value
+    ) -> _Groups:
+        """The same of modules; ``every``: names of all, of which a pattern must hit no other."""
+        return cls(places=places, kind="module", reference=source, covering=Covering(every))
 
     def coarsest(self, tensors: Sequence[str]) -> list[Setting]:
         """The fewest groups that say what differs: kinds, or the few layers that differ at all."""
@@ -299,8 +362,8 @@ class _Groups:
             return inner[0]  # the narrowest name that is true: one layer, or one module
         if len(inner) > 1:
             self.finer[name] = tuple(inner)
-        target = Target(kind="weights", path=self.covering.pattern(tensors))
-        return Setting(name=name, reference=self.checkpoint, candidate=None, target=target)
+        target = Target(kind=self.kind, path=self.covering.pattern(tensors))
+        return Setting(name=name, reference=self.reference, candidate=None, target=target)
 
     def _is_part(self, tensors: list[str]) -> bool:
         """Whether these lie in a layer, or their kind has other modules that do not differ."""

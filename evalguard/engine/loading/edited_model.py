@@ -35,7 +35,7 @@ from evalguard.errors import EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.assigned_model import AssignedModel, EditedAttributes
 from evalguard.models.loading import load_lm
-from evalguard.models.process_state import use_threads
+from evalguard.models.process_state import silence_libraries, use_threads
 from evalguard.models.served.calls import is_served
 from evalguard.store.fact_cache import BudgetStore
 
@@ -269,7 +269,8 @@ class EditedModel:
             apply(model, plan, **code)
         effective |= read_edits(model, plan, **code)
         if model is not None and plan.modules:
-            effective |= take_modules(model, plan.modules, sources)
+            with silence_libraries():  # of a packed model's first pass, which unpacks it
+                effective |= take_modules(model, plan.modules, sources)
         if self.as_loaded is not None:
             self.as_loaded.set_aside(_fits_in_memory)
         threads = _thread_count(self.policy, self.lm)
