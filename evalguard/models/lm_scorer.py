@@ -376,11 +376,6 @@ class LMScorer:
         """Return what was loaded, with every setting's effective value."""
         return self._description
 
-    @property
-    def is_served(self) -> bool:
-        """Whether lm-eval's client of a server stands in for the model."""
-        return self._served is not None
-
     def probe(self, requests: Sequence[Request]) -> None:
         """See whether a server gives what requests of these kinds need; once for each kind.
 
