@@ -55,7 +55,7 @@ _KNOWN = {
 }
 # The quick suite has those that its other tests score too; of each kind one is not for the night.
 _QUICK = ("scale-up", "scale-down")
-_SLOW = ("bf16", "rope-base", "eos-for-bos")
+_SLOW = ("rope-base", "eos-for-bos")
 _CASES = [
     *(pytest.param(name, QUICK, id=f"{name}-{QUICK}") for name in _QUICK),
     *(
