@@ -27,7 +27,7 @@ from benchmarks.gate_populations import Cell, list_cells
 from benchmarks.output import deliver
 from benchmarks.tally import seed_of
 from evalguard.core.gate import Gate
-from evalguard.core.moments import holm
+from evalguard.core.multiple_tests import holm
 from evalguard.core.pairing import PairedScores
 from evalguard.core.verdict import decide
 from evalguard.stats.compare_scores import compare_documents

@@ -37,7 +37,7 @@ from evalguard.conversion.building import find_build
 from evalguard.conversion.planning import plan_conversion, with_build
 from evalguard.core.gate_state import Key
 from evalguard.core.limits import Limit
-from evalguard.core.moments import holm
+from evalguard.core.multiple_tests import holm
 from evalguard.core.question import Floats, Indices, Untestable
 from evalguard.core.settings import Variant
 from evalguard.engine.sources import ModelSource

@@ -13,7 +13,7 @@ from evalguard.core.findings import Finding
 from evalguard.core.gate import Gate, GateResult, metric_names
 from evalguard.core.gate_state import Key
 from evalguard.core.generation_comparison import GenerationComparison
-from evalguard.core.moments import benjamini_hochberg
+from evalguard.core.multiple_tests import benjamini_hochberg
 from evalguard.core.scores import NotCompared
 from evalguard.core.shown_tokens import KlEstimate
 from evalguard.errors import nearest

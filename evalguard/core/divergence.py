@@ -7,11 +7,12 @@ and a few tokens drawn from it. With p, q the probabilities of base and candidat
 tokens, p_T and q_T the two tails' masses, and c the smallest kept probability:
 
     low       sum_S p log(p / q) + p_T log(p_T / q_T)                   (log-sum inequality)
-    high      sum_S p log(p / q) + supremum of the tail's part          (see ``Tail``)
+    high      sum_S p log(p / q) + supremum of the tail's part          (see ``DistributionTail``)
     estimate  sum_S p log(p / q) + p_T mean over the draws of log(p / q)  (unbiased)
 
 No tail that agrees with what is kept lies outside the bounds, and the supremum is attained.
-Where both models are near, the draws take q / p as a control variate (:meth:`Tail.estimate`).
+Where both models are near, the draws take q / p as a control variate
+(:meth:`DistributionTail.estimate`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Finding: a fact that every reader of a comparison must see, beside its verdict."""
+"""Finding: a fact that every reader of a comparison must see, beside its verdict.
+
+The first screen shows it as ``Note:``. A report's notes and caveats, which are shown with ``-v``,
+are none.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from evalguard.core.figures import INSTEAD_OF, FigureShare, figure_named, is_fig
 from evalguard.core.findings import Finding
 from evalguard.core.gate_state import GateState, Key, overall, reason
 from evalguard.core.limits import Limit, LimitVerdict, judge_limits
-from evalguard.core.moments import family_false_alarm, holm
+from evalguard.core.multiple_tests import family_false_alarm, holm
 from evalguard.core.option_words import FailOn
 from evalguard.core.shown_tokens import KlEstimate
 from evalguard.core.verdict import Margin, decide_comparison, one_sided_level

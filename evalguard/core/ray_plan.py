@@ -1,4 +1,7 @@
-"""RayPlan: where workers of a Ray cluster run, as ``--execution`` says it; Ray is not needed."""
+"""RayPlan: where workers of a Ray cluster run, as ``--execution`` says it; Ray is not needed.
+
+Which of them gets which block is decided in ``engine/slots.py``.
+"""
 
 from __future__ import annotations
 

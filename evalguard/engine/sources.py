@@ -1,4 +1,7 @@
-"""The two sides of a comparison: what ``--base`` and ``--cand`` name."""
+"""The two sides of a comparison: what ``--base`` and ``--cand`` name.
+
+A server that is named by its address alone is asked with the other side's tokenizer.
+"""
 
 from __future__ import annotations
 

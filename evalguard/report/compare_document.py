@@ -25,7 +25,7 @@ from evalguard.core.findings import Finding
 from evalguard.core.gate import GateResult, gated_state, settle_outcome
 from evalguard.core.gate_state import GateState, Key, overall
 from evalguard.core.limits import KINDS, LimitVerdict
-from evalguard.core.moments import benjamini_hochberg, holm
+from evalguard.core.multiple_tests import benjamini_hochberg, holm
 from evalguard.core.scores import PERPLEXITIES
 from evalguard.core.verdict import MARGIN_PATTERN, decide, decide_comparison
 from evalguard.errors import StoreError

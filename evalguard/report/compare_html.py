@@ -391,7 +391,7 @@ def render_forest_page(report: CompareReport) -> str:
     """
     view = build_report_view(report)
     return html_page(
-        "report/forest.html",
+        "report/tracker_page.html",
         view=view,
         forest=metric_rows(view),
         distributions=distribution_table(view.distributions),

@@ -169,7 +169,11 @@ def _layouts_text(trace: Trace) -> str:
 
 
 def cancels_text(one: SuspectModule) -> str:
-    """Say that a module is laid out otherwise, and where that is undone."""
+    """Say that a module is laid out otherwise, and where that is undone.
+
+    Seen by ``measure/cancelling.py`` where it cancels exactly, by ``measure/relayouts.py`` where
+    weights were rounded anew.
+    """
     return f"another layout, cancels at {printable(one.cancels_at)}"
 
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from evalguard.core.moments import benjamini_hochberg, holm
+from evalguard.core.multiple_tests import benjamini_hochberg, holm
 
 
 def test_holm_of_a_known_family():

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from evalguard.bisect.settings.reordered_experts import find_reordered_experts
 from evalguard.bisect.settings.stored_names import StoredNames
-from evalguard.bisect.settings.weight_cause import WeightCause, name_tensor, name_weights
+from evalguard.bisect.settings.weight_names import WeightCause, name_tensor, name_weights
 from evalguard.core.tensor_structure import find_rotary_blocks, find_row_order
 from evalguard.models.checkpoint_files import open_stored_tensors, shape_of
 from evalguard.models.unloaded_models import WeightPlace

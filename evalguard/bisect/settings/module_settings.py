@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from evalguard.bisect.bisect_report import TracedPlace
 from evalguard.bisect.settings.hf_side import HFSide, describe_module_source
-from evalguard.bisect.settings.weight_cause import WeightCause
+from evalguard.bisect.settings.weight_names import WeightCause
 from evalguard.bisect.settings.weight_settings import find_causes
 from evalguard.comparison.stored_run import TRACE_FILE
 from evalguard.conversion.name_patterns import Covering, compile_glob, matching

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from evalguard import tools
 from evalguard.bisect.settings.compensated_weights import find_compensated
 from evalguard.bisect.settings.stored_names import StoredNames
-from evalguard.bisect.settings.weight_cause import (
+from evalguard.bisect.settings.weight_names import (
     WeightCause,
     build_cause,
     cut_by_module,

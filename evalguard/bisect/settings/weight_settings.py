@@ -11,8 +11,8 @@ from typing import Any
 from evalguard.bisect.settings.config_settings import argument_setting
 from evalguard.bisect.settings.hf_side import HFSide, describe_module_source
 from evalguard.bisect.settings.quantised_modules import find_differing_modules
-from evalguard.bisect.settings.weight_cause import WeightCause
 from evalguard.bisect.settings.weight_causes import find_quantised_causes, find_weight_causes
+from evalguard.bisect.settings.weight_names import WeightCause
 from evalguard.conversion.name_patterns import Covering
 from evalguard.core.settings import Setting, Target, TargetKind, Value
 from evalguard.errors import SettingError, UsageError

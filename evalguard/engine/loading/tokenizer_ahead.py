@@ -1,4 +1,7 @@
-"""What a model's tokenizer says before the model is loaded, read as the model will read it."""
+"""What a model's tokenizer says before the model is loaded, read as the model will read it.
+
+A server's is the other side's (``engine/sources.py``).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What a server tells of itself: name, context length, its cache.
 
 lm-eval's clients cut prompts themselves, to a ``max_length`` that is 2,048 where nobody gives one,
-and a prompt that ``max_gen_toks`` leaves no room for to nothing, or to a piece of itself.
+and a prompt that ``max_gen_toks`` leaves no room for to nothing, or to a piece of itself. Which
+tokenizer a server is asked with is settled before, in ``engine/sources.py``.
 """
 
 from __future__ import annotations

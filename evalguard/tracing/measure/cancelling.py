@@ -5,7 +5,7 @@ In a forced pass every module reads the base's tensors, so two modules whose err
 matrices) are both beyond the floor. Here the points between them are released: they keep the
 candidate's own tensors, while all others are still replaced. Where every point that is replaced is
 then within its floor, in every document, the released part computes what the base's does. What was
-rounded anew, or undone by more than two modules, is tried in ``other_layouts``.
+rounded anew, or undone by more than two modules, is tried in ``relayouts``.
 """
 
 from __future__ import annotations

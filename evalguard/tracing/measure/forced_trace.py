@@ -60,7 +60,6 @@ from evalguard.tracing.measure.measured_points import (
     note_misfed,
     note_rounding,
 )
-from evalguard.tracing.measure.other_layouts import Relayout, find_relayouts, weights_of_part
 from evalguard.tracing.measure.passes import (
     ComparedPass,
     PointDetails,
@@ -71,6 +70,7 @@ from evalguard.tracing.measure.passes import (
     fit_reference,
     reaches_output,
 )
+from evalguard.tracing.measure.relayouts import Relayout, find_relayouts, weights_of_part
 from evalguard.tracing.measure.rounded_products import rounded_products
 from evalguard.tracing.measure.suspects import (
     THRESHOLD,

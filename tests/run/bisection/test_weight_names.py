@@ -16,7 +16,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from evalguard.bisect.settings.weight_cause import name_weights
+from evalguard.bisect.settings.weight_names import name_weights
 from evalguard.models.unloaded_models import locate_weights
 
 SIZES = {
