@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from evalguard.core.tensor_structure import StructureFault, find_structure
 
 Array = NDArray[Any]
-_LEAST_ROLLED = 15  # groups by which scales of others are told
+_LEAST_ROLLED = 15  # scales by which those of others are told: of fewer a pair may be exchanged
 _LEAST_SPREAD = 0.01  # of their logarithms: scales that are all alike may be exchanged unseen
 _MOST_KNOWN = 0.95  # of the groups: those of which the factor is known
 _LEFT = 0.25  # of the squares of all factors
@@ -43,7 +43,7 @@ def find_moved_scales(
         expected = np.moveaxis(np.roll(sizes, step, axis) - sizes, axis, 0)[inner]
         seen = np.moveaxis(factors, axis, 0)[inner]
         known = np.isfinite(seen) & np.isfinite(expected)
-        if known.sum() < max(_LEAST_ROLLED, _MOST_KNOWN * known.size):
+        if known.sum() < max(_LEAST_ROLLED * rows, _MOST_KNOWN * known.size):
             continue
         seen, expected = seen[known], expected[known]
         other = np.abs(expected) >= _LEAST_SPREAD  # neighbours may have one scale
