@@ -62,7 +62,7 @@ _GIVEN = {
     "PLATFORMS": "tensors.tolerances",
     # from tool to tool
     "measure_swap_effects": "bisect.swap_effect",
-    "note_mixed_code": "bisect.settings.module_settings",
+    "note_mixed_code": "bisect.settings.hf_side",
     "resume_bisection": "bisect.command",
     "bisection_numbers": "bisect.bisect_tables",
     "bisection_tables": "bisect.bisect_tables",

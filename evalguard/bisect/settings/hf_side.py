@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.conversion.planning import MODULE_SOURCE_KINDS, plan_conversion, read_module_source
 from evalguard.core.settings import ENCODING_ARGS, LENGTH_ARGS, Value, Variant
+from evalguard.engine.loading.foreign_code import brings_code
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import (
@@ -172,3 +173,15 @@ def _why_not_taken(base: Variant, candidate: Variant) -> str:
         if target.kind not in (*MODULE_SOURCE_KINDS, "generation")
     ]
     return f"setting '{odd[0]}' of the base cannot be taken along" if odd else ""
+
+
+def note_mixed_code(base: Variant, candidate: Variant) -> tuple[str, ...]:
+    """What is to be said where modules of a model run in one process with code of the other."""
+    brings = [one.name for one in (base, candidate) if brings_code(one, plan_conversion(one))]
+    if not brings:
+        return ()
+    return (
+        f"the candidate with modules of the base runs in one process with code that "
+        f"{' and '.join(brings)} bring{'s' if len(brings) == 1 else ''}: what that code changes in "
+        "the base's modules counts, and these scores are not kept for other runs",
+    )

@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from evalguard.bisect.bisect_report import TracedPlace
-from evalguard.bisect.settings.hf_side import HFSide, describe_module_source
+from evalguard.bisect.settings.hf_side import HFSide, describe_module_source, note_mixed_code
 from evalguard.bisect.settings.weight_names import WeightCause
 from evalguard.bisect.settings.weight_settings import find_causes
 from evalguard.comparison.stored_run import TRACE_FILE
 from evalguard.conversion.name_patterns import Covering, compile_glob, matching
-from evalguard.conversion.planning import plan_conversion
 from evalguard.conversion.taken_parts import explain_misfit
 from evalguard.core.settings import Setting, Target, Value, Variant
-from evalguard.engine.loading.foreign_code import brings_code
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.config_overrides import compare_configs
 
@@ -95,18 +93,6 @@ def derive_module_settings(base: Variant, candidate: Variant, level: ModuleLevel
         ),
         groups=found.groups,
         notes=(*parts.notes, *_notes_outside(*sides), *note_mixed_code(base, candidate)),
-    )
-
-
-def note_mixed_code(base: Variant, candidate: Variant) -> tuple[str, ...]:
-    """What is to be said where modules of a model run in one process with code of the other."""
-    brings = [one.name for one in (base, candidate) if brings_code(one, plan_conversion(one))]
-    if not brings:
-        return ()
-    return (
-        f"the candidate with modules of the base runs in one process with code that "
-        f"{' and '.join(brings)} bring{'s' if len(brings) == 1 else ''}: what that code changes in "
-        "the base's modules counts, and these scores are not kept for other runs",
     )
 
 

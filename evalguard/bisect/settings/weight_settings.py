@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.bisect.settings.config_settings import argument_setting
-from evalguard.bisect.settings.hf_side import HFSide, describe_module_source
+from evalguard.bisect.settings.hf_side import HFSide, describe_module_source, note_mixed_code
 from evalguard.bisect.settings.quantised_modules import find_differing_modules
 from evalguard.bisect.settings.weight_causes import find_quantised_causes, find_weight_causes
 from evalguard.bisect.settings.weight_names import WeightCause
@@ -171,12 +171,13 @@ def _packed_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
         *groups.by_cause(causes),
         *groups.coarsest([name for name in differing if name not in caused]),
     ]
-    note = (
+    notes = [
         f"weights: quantised, so {len(differing)} of {len(by_module)} modules are exchanged "
-        "whole, with their scales"
-    )
+        "whole, with their scales",
+        *note_mixed_code(base.variant, candidate.variant),
+    ]
     same_dtype = base.dtype == candidate.dtype
-    return DerivedWeights(settings=settings, groups=groups.finer, notes=[note], complete=same_dtype)
+    return DerivedWeights(settings=settings, groups=groups.finer, notes=notes, complete=same_dtype)
 
 
 def _find_packed_causes(
