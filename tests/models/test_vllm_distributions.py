@@ -315,6 +315,18 @@ def test_an_engine_in_a_process_of_its_own_is_refused(
         open_vllm()
 
 
+def test_an_engine_whose_share_of_the_memory_is_not_free_says_how_it_takes_less(
+    open_vllm: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("Free memory on device cuda:0 (9/24 GiB) is less than desired")
+
+    monkeypatch.setattr(LLM, "__init__", refuse)
+    with pytest.raises(EvaluationError, match="vLLM does not start: Free memory") as raised:
+        open_vllm()
+    assert "--cand-model-args gpu_memory_utilization=0.5" in str(raised.value.hint)
+
+
 def test_a_model_reads_as_many_tokens_as_it_has_positions_and_settings_are_read_back(
     open_vllm: Open,
 ) -> None:

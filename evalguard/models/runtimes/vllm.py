@@ -114,13 +114,18 @@ def load(arguments: RuntimeArguments) -> Runtime:
     from vllm import LLM
 
     engine.setdefault("disable_log_stats", True)
-    llm = LLM(
-        model=str(folder),
-        tokenizer=str(tokenizer),
-        trust_remote_code=arguments.code_allowed,
-        worker_extension_cls=_WORKER,
-        **engine,
-    )
+    try:
+        llm = LLM(
+            model=str(folder),
+            tokenizer=str(tokenizer),
+            trust_remote_code=arguments.code_allowed,
+            worker_extension_cls=_WORKER,
+            **engine,
+        )
+    except Exception as error:
+        if "memory" not in str(error).lower():
+            raise
+        raise EvaluationError(f"vLLM does not start: {error}", hint=_SHARE_HINT) from error
     try:
         runtime = VLLMRuntime(
             llm, texts, add_bos=own["add_bos_token"], prefix=own["prefix_token_id"], asked=engine
@@ -437,6 +442,11 @@ _CONFIGS = ("model_config", "cache_config", "scheduler_config", "parallel_config
 _HINT = (
     "another version of vLLM may do: evalguard's extension is held to 0.32.0; or serve the model, "
     "where its own log-probabilities are read"
+)
+_SHARE_HINT = (
+    "vLLM takes a share of the whole memory as it starts, whatever else is there: give it another "
+    "one, say --cand-model-args gpu_memory_utilization=0.5 (model_args of a guard file), and "
+    "--memory sequential, by which the base is gone by then"
 )
 _LOST_HINT = (
     "it was killed, or memory ran out (the kernel's log says so): a lower max_num_seqs or "
