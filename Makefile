@@ -31,8 +31,9 @@ test-slow: $(VENV)/.test $(VENV)/.ray browser
 test-systems: $(VENV)/.test
 	PIP_NO_COMPILE=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/systems -m "not nightly and not gpu" -n 3 --dist loadgroup --durations 25
 
-# 80 minutes on two quiet cores: full-size simulations, endurance runs, the lowest and newest
-# dependencies, all systems, with their environments kept; a third worker runs while others wait.
+# Two hours on two cores with other work beside it: full-size simulations, endurance runs, the
+# lowest and newest dependencies, all systems, with their environments kept; a third worker runs
+# while others wait.
 test-nightly: $(VENV)/.test $(VENV)/.ray browser
 	PIP_NO_COMPILE=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nightly and not gpu" -n 3 --dist worksteal
 

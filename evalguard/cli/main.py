@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _weakrefset
 import importlib
 import logging
 import os
@@ -9,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
@@ -111,13 +113,32 @@ class Interrupts:
         for number, before in self._before.items():
             signal.signal(number, before)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if _is_swallowed(frame):  # asked again in a moment, when something else runs
+            again = threading.Timer(_LATER, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+            return
         now = time.monotonic()
         repeated, self._last = now - self._last < _ONE_SIGNAL, now
         if repeated:
             return
         self.terminated = number == signal.SIGTERM
         raise KeyboardInterrupt
+
+
+_LATER = 0.02
+_OF_WEAK_REFERENCES = (weakref.__file__, _weakrefset.__file__)
+
+
+def _is_swallowed(frame: FrameType | None) -> bool:
+    """Whether Python ignores what is raised here: in a finaliser or a weak reference's callback."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__del__" or code.co_filename in _OF_WEAK_REFERENCES:
+            return True
+        frame = frame.f_back
+    return False
 
 
 # Commands that a tool gives, by its folder; they go with it.

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,24 @@ def test_a_signal_that_comes_twice_counts_once() -> None:
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
     assert interrupts.exit_code == 143
+
+
+class Dying:
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+class Watched:
+    def __init__(self) -> None:
+        weakref.finalize(self, signal.raise_signal, signal.SIGINT)
+
+
+@pytest.mark.parametrize("kind", [Dying, Watched])
+def test_a_signal_where_python_ignores_exceptions_counts_a_moment_later(kind: type) -> None:
+    with Interrupts():
+        kind()  # is gone at once
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(10)
 
 
 def test_handlers_are_put_back_and_those_of_others_are_left_alone() -> None:
