@@ -155,8 +155,8 @@ class Interrupted(EvalguardError):
 
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'X'?"`` for the closest choice, or ``""``."""
-    found = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
-    return f"; did you mean '{found[0]}'?" if found else ""
+    matches = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
 def error_text(error: BaseException) -> str:

@@ -64,7 +64,7 @@ def read_gguf_table(path: Path) -> list[GgufTensor]:
     for part in parts:
         if not part.exists():
             raise EvaluationError(f"{part.name} is not there, one of {len(parts)} parts")
-    return [one for part in parts for one in _read_part(part)]
+    return [tensor for part in parts for tensor in _read_part(part)]
 
 
 def check_gguf_header(path: Path) -> None:
@@ -111,13 +111,13 @@ class _Table:
         """Return the tensors, all of which the file holds."""
         entries = self.read_entries()
         start = -(-self._file.tell() // max(self._alignment, 1)) * max(self._alignment, 1)
-        for one, offset in entries:
-            if start + offset + one.bytes > self._size:
+        for entry, offset in entries:
+            if start + offset + entry.bytes > self._size:
                 raise EvaluationError(
-                    f"{self._path.name} ends at byte {self._size:,}, in the middle of {one.name}",
+                    f"{self._path.name} ends at byte {self._size:,}, in the middle of {entry.name}",
                     hint=CUT_HINT,
                 )
-        return [one for one, _ in entries]
+        return [stored for stored, _ in entries]
 
     def read_entries(self, *, every_type: bool = False) -> list[tuple[GgufTensor, int]]:
         """Return the tensors and where each begins, which the file may be too short for.
@@ -134,25 +134,27 @@ class _Table:
             else:
                 self._skip_value(kind)
         entries = [self._entry(every_type) for _ in range(self._checked(tensors))]
-        for (one, begin), (other, after) in pairwise(sorted(entries, key=lambda entry: entry[1])):
-            if begin + one.bytes > after:
+        for (earlier, begin), (later, after) in pairwise(
+            sorted(entries, key=lambda entry: entry[1])
+        ):
+            if begin + earlier.bytes > after:
                 raise EvaluationError(
-                    f"{one.name[:80]} and {other.name[:80]} of {self._path.name} overlap"
+                    f"{earlier.name[:80]} and {later.name[:80]} of {self._path.name} overlap"
                 )
         return entries
 
     def read_metadata(self, keys: Collection[str]) -> dict[str, object]:
         """Return the values of these keys."""
-        found: dict[str, object] = {}
+        values: dict[str, object] = {}
         _, pairs = self._counts()
         for _ in range(self._checked(pairs)):
             key = self._text()
             (kind,) = self._take("<I")
             if key in keys:
-                found[key] = self._value(kind)
+                values[key] = self._value(kind)
             else:
                 self._skip_value(kind)
-        return found
+        return values
 
     def _counts(self) -> tuple[int, ...]:
         """How many tensors and keys the file says that it has."""

@@ -46,13 +46,17 @@ def _origin() -> tuple[str | None, bool]:
         return (str(source) if (source / "pyproject.toml").is_file() else None), True
     if text is None:
         return None, False
-    told = json.loads(text)
-    address = urlsplit(told["url"])
+    record = json.loads(text)
+    address = urlsplit(record["url"])
     if address.scheme == "file":
         path = unquote(address.path)
-        return (path if Path(path).exists() else ""), bool(told.get("dir_info", {}).get("editable"))
-    version = told.get("vcs_info", {})
-    pinned = f"{version['vcs']}+{told['url']}@{version['commit_id']}" if version else told["url"]
+        return (path if Path(path).exists() else ""), bool(
+            record.get("dir_info", {}).get("editable")
+        )
+    version = record.get("vcs_info", {})
+    pinned = (
+        f"{version['vcs']}+{record['url']}@{version['commit_id']}" if version else record["url"]
+    )
     return pinned, False
 
 
@@ -62,7 +66,7 @@ def _requirements(extra: str) -> list[str]:
 
     marker = f'extra == "{extra}"'
     listed = metadata.requires(DISTRIBUTION) or ()
-    of_extra = [one.partition(";") for one in listed]
+    of_extra = [requirement.partition(";") for requirement in listed]
     return [
         name.strip() for name, _, condition in of_extra if marker in condition.replace("'", '"')
     ]
@@ -73,8 +77,8 @@ def namesake_note() -> str:
 
     Both bring a folder and a command `evalguard`: files of one have replaced those of the other.
     """
-    others = Path(__file__).parent.parent.glob(f"{_NAMESAKE}-*.dist-info")
-    version = next((path.stem.removeprefix(f"{_NAMESAKE}-") for path in others), "")
+    namesakes = Path(__file__).parent.parent.glob(f"{_NAMESAKE}-*.dist-info")
+    version = next((path.stem.removeprefix(f"{_NAMESAKE}-") for path in namesakes), "")
     if not version:
         return ""
     return (

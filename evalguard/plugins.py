@@ -80,19 +80,19 @@ class PluginKind:
         """
         if name in self.built_in:
             return Plugin(function=self.built_in[name])
-        found = self._installed().get(name, [])
-        if not found:
+        plugins = self._installed().get(name, [])
+        if not plugins:
             raise UsageError(
                 f"there is no {self.what} '{name}'{nearest(name, self.list_names())}",
                 hint=f"there are {', '.join(self.list_names())}; installing a package that has an "
                 f"entry point in {self.group} adds one",
             )
-        if len(found) > 1:
+        if len(plugins) > 1:
             raise UsageError(
-                f"{self.what} '{name}' is {' and '.join(one.origin for one in found)}",
+                f"{self.what} '{name}' is {' and '.join(plugin.origin for plugin in plugins)}",
                 hint="uninstall one of them",
             )
-        return found[0]
+        return plugins[0]
 
     def find_shadowed(self, name: str) -> tuple[Plugin, ...]:
         """Find what other packages bring under a name of evalguard's own, which is not used."""
@@ -100,21 +100,21 @@ class PluginKind:
 
     def list_installed(self) -> tuple[Plugin, ...]:
         """What other packages bring."""
-        return tuple(plugin for found in self._installed().values() for plugin in found)
+        return tuple(plugin for plugins in self._installed().values() for plugin in plugins)
 
     def _installed(self) -> dict[str, list[Plugin]]:
         from importlib.metadata import entry_points  # it loads much, which --help does without
 
-        found: dict[str, list[Plugin]] = {}
+        by_name: dict[str, list[Plugin]] = {}
         for entry in entry_points(group=self.group):
             dist = entry.dist
-            found.setdefault(entry.name, []).append(
+            by_name.setdefault(entry.name, []).append(
                 Plugin(
                     function=entry.value.partition("[")[0].strip(),
                     distribution=f"{dist.name} {dist.version}" if dist else "an unknown package",
                 )
             )
-        return found
+        return by_name
 
 
 TRACKERS = PluginKind(
@@ -149,8 +149,10 @@ def recipe_function(call: str) -> str:
 
 def recipe_origin(function: str) -> str:
     """Say which other package has registered a function as a recipe; "" where none has."""
-    found = (one.distribution for one in RECIPES.list_installed() if one.function == function)
-    return next(found, "")
+    origins = (
+        plugin.distribution for plugin in RECIPES.list_installed() if plugin.function == function
+    )
+    return next(origins, "")
 
 
 OWN_RECIPES = "evalguard.recipes."

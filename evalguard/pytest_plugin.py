@@ -171,11 +171,11 @@ class Comparisons:
         except Interrupted as stopped:
             raise KeyboardInterrupt from stopped
         gate = result.gate
-        told = (
+        summary = (
             f"{_side_name(candidate)} against {_side_name(base)}: {gate.state.upper()}, "
             f"{gate.reason}"
         )
-        self._node.user_properties.append((PROPERTY, _terminal_text(told)))
+        self._node.user_properties.append((PROPERTY, _terminal_text(summary)))
         return result
 
     def check(self, base: str | Path, candidate: str | Path, **options: Any) -> CompareResult:
@@ -186,11 +186,11 @@ class Comparisons:
             result = self.compare(base, candidate, **options)
         except EvalguardError as error:
             hint = f"\nhint: {error.hint}" if error.hint else ""
-            told = _terminal_text(f"no verdict: {error}{hint}")
+            message = _terminal_text(f"no verdict: {error}{hint}")
         else:
             return self._passed(result)
         # Not in the handler: pytest would show the error itself beside this, as it came.
-        pytest.fail(told, pytrace=False)
+        pytest.fail(message, pytrace=False)
 
     def _passed(self, result: CompareResult) -> CompareResult:
         if result.exit_code != 0:
@@ -211,4 +211,4 @@ def _terminal_text(text: str) -> str:
 
 def _terminal_line(text: str) -> str:
     """One line without a character that acts on a terminal."""
-    return "".join(one if one.isprintable() else " " for one in text)
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -77,4 +77,4 @@ def without_run(identity: Mapping[str, Value]) -> dict[str, Value]:
     code = identity.get("code")
     if not isinstance(code, dict) or RUN_KEY not in code:
         return dict(identity)
-    return {**identity, "code": {name: one for name, one in code.items() if name != RUN_KEY}}
+    return {**identity, "code": {name: value for name, value in code.items() if name != RUN_KEY}}

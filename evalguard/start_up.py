@@ -28,10 +28,10 @@ def start_up_code() -> str:
     nothing. What they reach in other ways is not seen: ``list_start_up_files``.
     """
     lines = sorted({line for _, of in _path_files() for line in of})
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for name in (*_CUSTOM, *_imported("\n".join(lines))):
-        _collect(name, found)
-    return digest_of([lines, sorted(found.items())]) if lines or found else ""
+        _collect(name, digests)
+    return digest_of([lines, sorted(digests.items())]) if lines or digests else ""
 
 
 @functools.cache
@@ -45,17 +45,17 @@ def list_start_up_files() -> tuple[str, ...]:
     """
     if sys.flags.no_site:
         return ()
-    found: dict[str, None] = {}
+    listed: dict[str, None] = {}
     names = ["sitecustomize", *(["usercustomize"] if site.ENABLE_USER_SITE else [])]
     for file, lines in _path_files():
-        if any(not one.startswith(_HARMLESS_LINES) for one in lines) and not _is_recorded(file):
-            found[str(file)] = None
+        if any(not line.startswith(_HARMLESS_LINES) for line in lines) and not _is_recorded(file):
+            listed[str(file)] = None
             names += _imported("\n".join(lines))
-    categories = (one.split(":")[2] for one in sys.warnoptions if one.count(":") >= 2)
-    names += [one.partition(".")[0] for one in categories if "." in one]
+    categories = (option.split(":")[2] for option in sys.warnoptions if option.count(":") >= 2)
+    names += [category.partition(".")[0] for category in categories if "." in category]
     files = (_file_of(name) for name in names if name not in sys.stdlib_module_names)
-    found |= dict.fromkeys(str(file) for file in files if file and not _is_recorded(file))
-    return (*found, *_in_place_of_pythons_own())
+    listed |= dict.fromkeys(str(file) for file in files if file and not _is_recorded(file))
+    return (*listed, *_in_place_of_pythons_own())
 
 
 # Of setuptools, without a record in old installations and packages of Debian.
@@ -84,32 +84,32 @@ def _is_recorded(file: Path) -> bool:
         return True
     if file.name in _OF_ENVIRONMENTS:
         return True
-    for place in sys.path:
+    for entry in sys.path:
         try:
-            name = file.relative_to(place).as_posix() if place else ""
+            name = file.relative_to(entry).as_posix() if entry else ""
         except ValueError:
             continue
-        for record in Path(place).glob("*.dist-info/RECORD") if name else ():
+        for record in Path(entry).glob("*.dist-info/RECORD") if name else ():
             for line in record.read_text(encoding="utf-8", errors="replace").splitlines():
                 if line.startswith(f"{name},"):
-                    told = line.split(",")[1].partition("=")[2]
+                    recorded = line.split(",")[1].partition("=")[2]
                     digest = hashlib.sha256(file.read_bytes()).digest()
-                    return base64.urlsafe_b64encode(digest).decode().rstrip("=") == told
+                    return base64.urlsafe_b64encode(digest).decode().rstrip("=") == recorded
     return False
 
 
 def _in_place_of_pythons_own() -> Iterator[str]:
-    for place in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
-        inside = {os.path.realpath(place), os.path.realpath(os.path.dirname(place))}
-        if inside & _STDLIB or os.path.basename(place) in ("site-packages", "dist-packages"):
+    for entry in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        inside = {os.path.realpath(entry), os.path.realpath(os.path.dirname(entry))}
+        if inside & _STDLIB or os.path.basename(entry) in ("site-packages", "dist-packages"):
             continue
-        for name in _names_in(place):
+        for name in _names_in(entry):
             stem, _, suffix = name.partition(".")
             own = suffix == "py" or suffix.endswith("so")
-            own = own or os.path.isfile(os.path.join(place, name, "__init__.py"))
-            zipped = os.path.isfile(place)
+            own = own or os.path.isfile(os.path.join(entry, name, "__init__.py"))
+            zipped = os.path.isfile(entry)
             if (own or zipped) and (stem if suffix else name) in sys.stdlib_module_names:
-                yield place if zipped else os.path.join(place, name)
+                yield entry if zipped else os.path.join(entry, name)
 
 
 def _names_in(place: str) -> list[str]:
@@ -125,13 +125,13 @@ def _names_in(place: str) -> list[str]:
 
 def _path_files() -> Iterator[tuple[Path, list[str]]]:
     """Path files with lines that are code: those that begin with an import, as ``site`` has it."""
-    for place in sys.path:
-        for file in sorted(Path(place).glob("*.pth")) if place else ():
+    for entry in sys.path:
+        for file in sorted(Path(entry).glob("*.pth")) if entry else ():
             try:
                 text = file.read_text(encoding="utf-8-sig", errors="replace")
             except OSError:
                 continue
-            lines = [one for one in text.splitlines() if one.startswith(("import ", "import\t"))]
+            lines = [line for line in text.splitlines() if line.startswith(("import ", "import\t"))]
             if lines:
                 yield file, lines
 

@@ -49,7 +49,7 @@ ALLOWED = {
 SEARCHED = {
     (
         "config/guard_document.py",
-        ast.unparse(ast.parse(r"""'\'\\t\' that cannot start' in said""")),
+        ast.unparse(ast.parse(r"""'\'\\t\' that cannot start' in message""")),
     ): ("the YAML reader's"),
     ("nights/history/database.py", "'full' in said"): "SQLite's",
     ("nights/history/database.py", "'not a database' in said"): "SQLite's",

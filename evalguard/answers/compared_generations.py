@@ -55,7 +55,7 @@ def compare_task_generations(
     Raises:
         StoreError: samples that were kept are damaged.
     """
-    found = []
+    comparisons = []
     for task in samples[0]:
         if task not in samples[1]:
             continue
@@ -66,7 +66,7 @@ def compare_task_generations(
             continue
         doc_ids = [doc for doc in column_of(base, "doc_id") if isinstance(doc, int)]
         clusters, field = cluster_labels(task, doc_ids, tables[0])
-        found.append(
+        comparisons.append(
             compare_generations(
                 task,
                 chain([first], pairs),
@@ -76,7 +76,7 @@ def compare_task_generations(
                 cluster_field=field,
             )
         )
-    return tuple(found)
+    return tuple(comparisons)
 
 
 def pair_answers(
@@ -89,14 +89,18 @@ def pair_answers(
         pairs = zip(read_answers(task, base), read_answers(task, candidate), strict=True)
     else:
         of_base, of_candidate = (
-            {one.doc_id: one for one in read_answers(task, rows) if one is not None}
+            {row.doc_id: row for row in read_answers(task, rows) if row is not None}
             for rows in (base, candidate)
         )
         both = sorted(doc for doc in of_base if doc in of_candidate)
         pairs = ((of_base[doc], of_candidate[doc]) for doc in both)
-    for one, other in pairs:
-        if one is not None and other is not None and one.doc_hash == other.doc_hash:
-            yield one.doc_id, _judged_by(expected, one.answers), _judged_by(expected, other.answers)
+    for ours, theirs in pairs:
+        if ours is not None and theirs is not None and ours.doc_hash == theirs.doc_hash:
+            yield (
+                ours.doc_id,
+                _judged_by(expected, ours.answers),
+                _judged_by(expected, theirs.answers),
+            )
 
 
 def _judged_by(expected: ExpectedAnswer | None, answers: DocumentAnswers) -> DocumentAnswers:
@@ -125,14 +129,14 @@ def with_part_caveats(
     comparisons: Sequence[Comparison], generations: Sequence[GenerationComparison]
 ) -> tuple[Comparison, ...]:
     """Say beside each metric where most of its drift comes from answers cut or not found."""
-    found = {}
-    for one in generations:
-        for key in dict.fromkeys((part.filter, part.metric) for part in one.parts):
-            own = [part for part in one.parts if (part.filter, part.metric) == key]
-            found[(one.task, *key)] = parts_caveat(own)
+    caveats = {}
+    for generation in generations:
+        for key in dict.fromkeys((part.filter, part.metric) for part in generation.parts):
+            own = [part for part in generation.parts if (part.filter, part.metric) == key]
+            caveats[(generation.task, *key)] = parts_caveat(own)
     return tuple(
         replace(c, caveats=(*c.caveats, text))
-        if c.outcome != "unchanged" and (text := found.get(c.key, ""))
+        if c.outcome != "unchanged" and (text := caveats.get(c.key, ""))
         else c
         for c in comparisons
     )
@@ -154,13 +158,13 @@ def find_missing_answers(
         }
         for of_side in tables
     )
-    found = [
-        (_shares(of_filter), one.task, of_filter)
-        for one in generations
-        for of_filter in one.filters
+    missing = [
+        (_shares(of_filter), generation.task, of_filter)
+        for generation in generations
+        for of_filter in generation.filters
         if max(_shares(of_filter)) > _MANY_MISSING
     ]
-    found.sort(key=lambda one: -max(one[0]))
+    missing.sort(key=lambda entry: -max(entry[0]))
     findings = [
         Finding(
             kind="no_answer_found",
@@ -169,15 +173,15 @@ def find_missing_answers(
             filter=of_filter.filter,
             values={"base": shares[0], "candidate": shares[1], "documents": of_filter.missing.n},
         )
-        for shares, task, of_filter in found
+        for shares, task, of_filter in missing
     ]
-    more = findings[_MOST_FINDINGS:]
-    if not more:
+    unlisted = findings[_MOST_FINDINGS:]
+    if not unlisted:
         return tuple(findings)
-    tasks = tuple(dict.fromkeys(one.task for one in more))
+    tasks = tuple(dict.fromkeys(finding.task for finding in unlisted))
     text = (
         f"no answer is found in over {100 * _MANY_MISSING:.0f}% of a side's texts by "
-        f"{len(more)} more filter{'' if len(more) == 1 else 's'}, of {len(tasks)} "
+        f"{len(unlisted)} more filter{'' if len(unlisted) == 1 else 's'}, of {len(tasks)} "
         f"task{'' if len(tasks) == 1 else 's'} (first: {tasks[0]})"
     )
     rest = Finding(kind="no_answer_found", text=text, values={"tasks": tasks})
@@ -195,15 +199,15 @@ def find_other_answers(
     return tuple(
         Finding(
             kind="answers_differ",
-            text=_whole_text(one.n, one.whole),
-            task=one.task,
-            values={"documents": one.n, **asdict(one.whole)},
+            text=_whole_text(generation.n, generation.whole),
+            task=generation.task,
+            values={"documents": generation.n, **asdict(generation.whole)},
         )
-        for one in generations
-        if one.whole is not None
-        and one.whole.same < one.n
-        and not one.whole.drawn
-        and one.task not in scored
+        for generation in generations
+        if generation.whole is not None
+        and generation.whole.same < generation.n
+        and not generation.whole.drawn
+        and generation.task not in scored
     )
 
 
@@ -235,15 +239,18 @@ def find_odd_choices(generations: Sequence[GenerationComparison]) -> tuple[Findi
             "a token that by its own numbers is less probable than another one, by more than a "
             "near tie: what it samples from is not what it shows (temperature, penalties, a "
             "filter, a fault of the sampler)",
-            task=one.task,
+            task=generation.task,
             values={
                 "side": role,
                 "documents": chosen.against_odds,
                 "shown": chosen.shown,
             },
         )
-        for one in generations
-        for role, chosen in (("base", one.base_chosen), ("candidate", one.candidate_chosen))
+        for generation in generations
+        for role, chosen in (
+            ("base", generation.base_chosen),
+            ("candidate", generation.candidate_chosen),
+        )
         if chosen is not None and chosen.against_odds >= min(_FEWEST_AGAINST, chosen.shown)
     )
 
@@ -253,16 +260,16 @@ def find_stops(generations: Sequence[GenerationComparison]) -> tuple[Finding, ..
     return tuple(
         Finding(
             kind="stops_left_in",
-            text=f"{of_side:,} of {one.n:,} texts of the {role} end in a stop sequence of the "
-            f"task, none of the {other}'s: its server leaves them in. Texts are compared without; "
+            text=f"{of_side:,} of {compared.n:,} texts of the {role} end in a stop sequence of the "
+            f"task, none of the {peer}'s: its server leaves them in. Texts are compared without; "
             "scores are of the texts as they came",
-            task=one.task,
+            task=compared.task,
             values={"side": role, "documents": of_side},
         )
-        for one in generations
-        for role, other, of_side, of_other in (
-            ("base", "candidate", one.base_stops, one.candidate_stops),
-            ("candidate", "base", one.candidate_stops, one.base_stops),
+        for compared in generations
+        for role, peer, of_side, of_other in (
+            ("base", "candidate", compared.base_stops, compared.candidate_stops),
+            ("candidate", "base", compared.candidate_stops, compared.base_stops),
         )
         if of_side and not of_other
     )
@@ -297,9 +304,9 @@ def _empty_text(
     task: str, filter_name: str, empty: Sequence[Mapping[tuple[str, str], Uninformative]]
 ) -> str:
     """Say whose texts are (nearly) all empty, which no filter can help; "" where none are."""
-    told = [
+    descriptions = [
         f"the texts of the {role} to {of_side[task, filter_name].share} are empty"
         for role, of_side in zip(("base", "candidate"), empty, strict=True)
         if (task, filter_name) in of_side
     ]
-    return "".join(f"; {one}" for one in told)
+    return "".join(f"; {description}" for description in descriptions)

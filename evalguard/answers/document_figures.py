@@ -107,8 +107,8 @@ def find_differing_parts(
     base: WrittenAnswer, candidate: WrittenAnswer, expected: ExpectedAnswer | None = None
 ) -> frozenset[AnswerPart]:
     """The parts in which the candidate's answer is not the base's; what nobody says differs not."""
-    said = _NOTHING if expected is None else expected
-    calls = _calls(base, said), _calls(candidate, said)
+    expectation = _NOTHING if expected is None else expected
+    calls = _calls(base, expectation), _calls(candidate, expectation)
     ours, theirs = _said(base), _said(candidate)
     differing: dict[AnswerPart, bool] = {
         "text": ours[0] != theirs[0],
@@ -145,10 +145,10 @@ def _empty(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
 
 def _refused(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
     """Unknown of a model that has no server to say so."""
-    told = message_fields(answer.message)
-    if told.keys().isdisjoint({"refusal", "finish_reason"}):
+    fields = message_fields(answer.message)
+    if fields.keys().isdisjoint({"refusal", "finish_reason"}):
         return None
-    return float(bool(told.get("refusal")) or told.get("finish_reason") == "content_filter")
+    return float(bool(fields.get("refusal")) or fields.get("finish_reason") == "content_filter")
 
 
 def _loops(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
@@ -158,10 +158,10 @@ def _loops(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
     written = calls[-1].arguments if calls else answer.text
     if not written.strip() and isinstance(thought, str) and thought:
         written = thought
-    found = find_loop(written, answer.ended)
-    if found is None and not written.strip() and answer.tokens is not None:
-        found = find_token_loop(answer.tokens.ids.tolist(), answer.ended)
-    return float(found is not None)
+    loop = find_loop(written, answer.ended)
+    if loop is None and not written.strip() and answer.tokens is not None:
+        loop = find_token_loop(answer.tokens.ids.tolist(), answer.ended)
+    return float(loop is not None)
 
 
 def _unclosed_thinking(answer: WrittenAnswer, _: ExpectedAnswer) -> float | None:
@@ -226,7 +226,9 @@ _ENDINGS: Mapping[str, str] = {
 
 def _endings_differ(base: WrittenAnswer, candidate: WrittenAnswer) -> bool:
     """Whether both say why they ended, and say something else."""
-    ours, theirs = (message_fields(one.message).get("finish_reason") for one in (base, candidate))
+    ours, theirs = (
+        message_fields(answer.message).get("finish_reason") for answer in (base, candidate)
+    )
     if not (isinstance(ours, str) and isinstance(theirs, str)):
         ours, theirs = base.ended, candidate.ended
     return bool(ours and theirs) and _ENDINGS.get(ours, ours) != _ENDINGS.get(theirs, theirs)
@@ -264,15 +266,15 @@ def _first_differing(base: WrittenAnswer, candidate: WrittenAnswer) -> FirstDiff
 
 def _first_difference(base: WrittenAnswer, candidate: WrittenAnswer, _: Any) -> float | None:
     """Of texts that are the same there is none."""
-    found = _first_differing(base, candidate)
-    return None if found is None or found.position is None else float(found.position)
+    difference = _first_differing(base, candidate)
+    return None if difference is None or difference.position is None else float(difference.position)
 
 
 def _beyond_ties(base: WrittenAnswer, candidate: WrittenAnswer, _: Any) -> float | None:
-    found = _first_differing(base, candidate)
-    if found is None:
+    difference = _first_differing(base, candidate)
+    if difference is None:
         return 0.0
-    return None if found.near_tie is None else float(not found.near_tie)
+    return None if difference.near_tie is None else float(not difference.near_tie)
 
 
 _UNPAIRED: dict[str, Callable[[WrittenAnswer, ExpectedAnswer], float | None]] = {
@@ -372,10 +374,10 @@ def compare_figures(
         base, candidate: finite, shape (n,), of the same documents in the same order.
         labels: of clusters, n of them; () where each document stands alone.
     """
-    ours, theirs = (np.asarray(one, dtype=np.float64) for one in (base, candidate))
+    ours, theirs = (np.asarray(side, dtype=np.float64) for side in (base, candidate))
     n = ours.shape[0]
     if n < 2:
-        values = [float(one[0]) if n else None for one in (ours, theirs)]
+        values = [float(side[0]) if n else None for side in (ours, theirs)]
         apart = values[1] - values[0] if values[0] is not None and values[1] is not None else None
         first, second = (Figure(value=value) for value in values)
         return PairedFigure(
@@ -383,7 +385,7 @@ def compare_figures(
         )
     paired = PairedScores(base=_table(ours, labels), candidate=_table(theirs, labels))
     drift = estimate_drift(paired, confidence=confidence).estimate
-    moments = [mean_moments(one) for one in (ours, theirs)]
+    moments = [mean_moments(side) for side in (ours, theirs)]
     return PairedFigure(
         base=Figure(value=moments[0].point, stderr=moments[0].stderr),
         candidate=Figure(value=moments[1].point, stderr=moments[1].stderr),
@@ -472,7 +474,7 @@ class DocumentAnswers:
     def missing_in(self, filter_name: str) -> tuple[float, ...]:
         """Of each answer 1 where a filter finds nothing, else 0; () where it is not known."""
         missing = self.known.missing.get(filter_name) if self.known is not None else None
-        return tuple(float(one) for one in missing or ())
+        return tuple(float(absent) for absent in missing or ())
 
 
 def figure_value(name: str, of: DocumentAnswers) -> float | None:
@@ -482,7 +484,7 @@ def figure_value(name: str, of: DocumentAnswers) -> float | None:
 
 def figure_of_each(name: str, of: DocumentAnswers) -> tuple[float, ...]:
     """A figure of each of a document's answers; () where that of any is not known."""
-    return _all_known([measure_figure(name, one, of.expected) for one in of.written])
+    return _all_known([measure_figure(name, answer, of.expected) for answer in of.written])
 
 
 def figure_pairs(
@@ -496,16 +498,16 @@ def figure_pairs(
     are_equal = base == candidate
     ours = base.written
     theirs = ours if are_equal else candidate.written
-    found: list[tuple[float | None, float | None]] = []
+    pairs: list[tuple[float | None, float | None]] = []
     for name in names:
         if FIGURES[name].paired:
             value = _paired_value(name, ours, theirs, base.expected)
-            found.append((None if value is None else FIGURES[name].of_base, value))
+            pairs.append((None if value is None else FIGURES[name].of_base, value))
         else:
             value = _value(name, ours, base.expected)
-            other = value if are_equal else _value(name, theirs, candidate.expected)
-            found.append((value, other))
-    return found
+            their_value = value if are_equal else _value(name, theirs, candidate.expected)
+            pairs.append((value, their_value))
+    return pairs
 
 
 def has_calls(of: DocumentAnswers) -> bool:
@@ -513,7 +515,7 @@ def has_calls(of: DocumentAnswers) -> bool:
     of_message = of.known is not None and any(of.known.messages)
     if not of_message and (of.expected is None or not of.expected.as_text):
         return False  # of most tasks, and there are hundreds of thousands
-    return any(calls_tools(one, of.expected) for one in of.written)
+    return any(calls_tools(answer, of.expected) for answer in of.written)
 
 
 def differing_parts(base: DocumentAnswers, candidate: DocumentAnswers) -> frozenset[AnswerPart]:
@@ -521,7 +523,7 @@ def differing_parts(base: DocumentAnswers, candidate: DocumentAnswers) -> frozen
     if base == candidate:
         return frozenset()
     pairs = zip(base.written, candidate.written, strict=False)
-    parts = (find_differing_parts(one, other, base.expected) for one, other in pairs)
+    parts = (find_differing_parts(ours, theirs, base.expected) for ours, theirs in pairs)
     return frozenset().union(*parts)
 
 
@@ -529,13 +531,15 @@ def structure_verdicts(name: str, of: DocumentAnswers) -> tuple[StructureVerdict
     """What a figure of structure says of each answer to a document; () where nobody says."""
     if of.expected is None:
         return ()
-    found = (judge_structure(name, one.text, one.message, of.expected) for one in of.written)
-    return tuple(one for one in found if one is not None)
+    verdicts = (
+        judge_structure(name, answer.text, answer.message, of.expected) for answer in of.written
+    )
+    return tuple(verdict for verdict in verdicts if verdict is not None)
 
 
 def verdict_of_each(verdicts: Sequence[StructureVerdict]) -> tuple[float, ...]:
     """The figure of each answer with these verdicts, as ``figure_of_each``."""
-    return _all_known([one.share for one in verdicts])
+    return _all_known([verdict.share for verdict in verdicts])
 
 
 def paired_figure_value(
@@ -554,7 +558,7 @@ def _value(
 ) -> float | None:
     if len(answers) == 1:  # of most tasks, and there are hundreds of thousands
         return measure_figure(name, answers[0], expected)
-    return _mean_of([measure_figure(name, one, expected) for one in answers])
+    return _mean_of([measure_figure(name, answer, expected) for answer in answers])
 
 
 def _paired_value(
@@ -566,11 +570,11 @@ def _paired_value(
     if len(base) != len(candidate):
         return None
     values = [
-        measure_paired_figure(name, one, other, expected)
-        for one, other in zip(base, candidate, strict=True)
+        measure_paired_figure(name, ours, theirs, expected)
+        for ours, theirs in zip(base, candidate, strict=True)
     ]
     if name == "first_difference":
-        return _mean_of([one for one in values if one is not None])
+        return _mean_of([value for value in values if value is not None])
     return _mean_of(values)
 
 

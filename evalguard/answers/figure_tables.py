@@ -90,7 +90,9 @@ def read_answers(task: str, rows: Rows) -> Iterator[AnsweredRow | None]:
             else isinstance(prompt, str) and leaves_thinking_open(prompt),
             drawn=request.drawn,
             greedy=request.greedy,
-            ends_in_stop=any(len(one) < len(text) for one, text in zip(own, texts, strict=True)),
+            ends_in_stop=any(
+                len(stripped) < len(text) for stripped, text in zip(own, texts, strict=True)
+            ),
         )
         yield AnsweredRow(doc_id, digest, answers)
 
@@ -216,7 +218,7 @@ _SAY_SOMETHING_OF_EMPTY = ("tokens", "cut", "empty", "no_answer", "refused")
 
 def answers_by_document(task: str, rows: Rows) -> dict[int, DocumentAnswers]:
     """What was generated for a task's documents, by doc_id."""
-    return {one.doc_id: one.answers for one in read_answers(task, rows) if one is not None}
+    return {row.doc_id: row.answers for row in read_answers(task, rows) if row is not None}
 
 
 def figure_tables(
@@ -240,7 +242,7 @@ def figure_tables(
     if not answers:
         return ()
     if expected is not None:
-        answers = {doc: replace(one, expected=expected) for doc, one in answers.items()}
+        answers = {doc: replace(answer, expected=expected) for doc, answer in answers.items()}
     blank = _without_scores(template, answers)
     own = {doc_id: answers[doc_id] for doc_id in blank.doc_ids.tolist()}
     empty = _nearly_all_empty(own)
@@ -373,16 +375,20 @@ def with_paired_figures(
         task, _, name = key
         if task not in shown:
             shown[task] = answers(task)
-        ours, others = shown[task]
-        found = {
-            doc: paired_figure_value(name, ours[doc], others[doc]) for doc in ours if doc in others
+        ours, their_answers = shown[task]
+        figures = {
+            doc: paired_figure_value(name, ours[doc], their_answers[doc])
+            for doc in ours
+            if doc in their_answers
         }
         odds: dict[int, bool] = {}
         if name == _OF_ODDS:
-            differing = [doc for doc in found if ours[doc].texts != others[doc].texts]
-            odds = {doc: shows_odds(ours[doc].tokens, others[doc].tokens) for doc in differing}
-        values[key] = judged_documents(found, odds)
-        if name == OF_CALLS and not any(map(has_calls, (*ours.values(), *others.values()))):
+            differing = [doc for doc in figures if ours[doc].texts != their_answers[doc].texts]
+            odds = {
+                doc: shows_odds(ours[doc].tokens, their_answers[doc].tokens) for doc in differing
+            }
+        values[key] = judged_documents(figures, odds)
+        if name == OF_CALLS and not any(map(has_calls, (*ours.values(), *their_answers.values()))):
             values[key] = {}  # nobody calls anything, and nothing is known of calls
     own = {key: dict.fromkeys(of, FIGURES[key[2]].of_base) for key, of in values.items()}
     return _filled(base, own), _filled(candidate, values)

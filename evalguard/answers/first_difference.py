@@ -76,13 +76,13 @@ def find_first_difference(
     ours, theirs = _token_at(base, position), _token_at(candidate, position)
     there = ours != UNKNOWN_TOKEN and theirs != UNKNOWN_TOKEN
     margin = float(base.margins[position]) if there else math.nan
-    other = float(candidate.margins[position]) if there else math.nan
+    candidate_margin = float(candidate.margins[position]) if there else math.nan
     exact = (
         there and int(base.others[position]) == theirs,
         there and int(candidate.others[position]) == ours,
     )
     sampled = not greedy and (_is_sampled(base) or _is_sampled(candidate))
-    near_tie = None if sampled else _is_near_tie((margin, other), exact)
+    near_tie = None if sampled else _is_near_tie((margin, candidate_margin), exact)
     if not (sampled or there):
         ours_over = _goes_on(base_text, ended[0], candidate_text, candidate, position)
         over = ours_over or _goes_on(candidate_text, ended[1], base_text, base, position)
@@ -93,7 +93,7 @@ def find_first_difference(
         candidate_token=theirs if theirs >= 0 else None,
         base_margin=_or_none(margin),
         base_margin_exact=exact[0],
-        candidate_margin=_or_none(other),
+        candidate_margin=_or_none(candidate_margin),
         candidate_margin_exact=exact[1],
         near_tie=near_tie,
     )
@@ -103,7 +103,7 @@ def _goes_on(
     text: str, ended: Ending, longer_text: str, longer: GeneratedTokens, position: int
 ) -> bool:
     """Whether a text ended by itself where the other one clearly goes on."""
-    shorter, further = ("".join(one.split()) for one in (text, longer_text))
+    shorter, further = ("".join(side.split()) for side in (text, longer_text))
     return (
         ended == "stop"
         and position < len(longer)
@@ -134,7 +134,7 @@ Shown = Sequence[GeneratedTokens | None]
 def shows_odds(*sides: Shown) -> bool:
     """Whether the margins of any token are shown of each side's answers."""
     return all(
-        any(one is not None and bool(np.isfinite(one.margins).any()) for one in tokens)
+        any(answer is not None and bool(np.isfinite(answer.margins).any()) for answer in tokens)
         for tokens in sides
     )
 
@@ -178,9 +178,9 @@ def _is_near_tie(margins: Sequence[float], exact: Sequence[bool]) -> bool | None
         margins: base's and candidate's to their most probable other token, NaN where unknown;
             ``exact``: whether that is the other side's token.
     """
-    if any(abs(one) > NEAR_TIE for one in margins):  # NaN is not
+    if any(abs(margin) > NEAR_TIE for margin in margins):  # NaN is not
         return False
-    known = [fits and not math.isnan(one) for one, fits in zip(margins, exact, strict=True)]
+    known = [fits and not math.isnan(margin) for margin, fits in zip(margins, exact, strict=True)]
     return True if any(known) else None
 
 

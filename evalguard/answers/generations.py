@@ -91,7 +91,7 @@ class DifferenceTally:
         own = [of if len(of) >= number else (None,) * number for of in tokens]
         unknown_why: list[Ending] = [""] * number
         why = [of if len(of) >= number else unknown_why for of in ended]
-        found = [
+        differences = [
             find_first_difference(
                 texts[0][at],
                 texts[1][at],
@@ -102,18 +102,23 @@ class DifferenceTally:
             )
             for at in range(number)
         ]
-        there = [one for one in found if one is not None]
-        positions = [float(one.position) for one in there if one.position is not None]
-        unknown = any(one.near_tie is None for one in there)
+        there = [difference for difference in differences if difference is not None]
+        positions = [
+            float(difference.position) for difference in there if difference.position is not None
+        ]
+        unknown = any(difference.near_tie is None for difference in there)
         if there:
             self._odds[doc_id] = shows_odds(*own)
         self._positions += [mean(positions)] if positions else []
-        beyond = [float(one is not None and one.near_tie is False) for one in found]
+        beyond = [
+            float(difference is not None and difference.near_tie is False)
+            for difference in differences
+        ]
         self._beyond[doc_id] = None if unknown else mean(beyond)
         self._examples += [
-            _with_texts(replace(one, doc_id=doc_id, answer=at), texts[0][at], texts[1][at])
-            for at, one in enumerate(found)
-            if one is not None
+            _with_texts(replace(difference, doc_id=doc_id, answer=at), texts[0][at], texts[1][at])
+            for at, difference in enumerate(differences)
+            if difference is not None
         ]
         if len(self._examples) > 4 * _EXAMPLES:
             self._examples = self._worst()
@@ -143,18 +148,18 @@ class DifferenceTally:
     @property
     def documents_beyond(self) -> int:
         """Documents of which an answer differs beyond a near tie."""
-        return sum(1 for one in self._beyond.values() if one)
+        return sum(1 for share in self._beyond.values() if share)
 
     def _worst(self) -> list[FirstDifference]:
         """A few examples: beyond ties first, then unknown ones; the surest of the base before."""
         ranks = {False: 0, None: 1, True: 2}
         return sorted(
             self._examples,
-            key=lambda one: (
-                ranks[one.near_tie],
-                -(one.base_margin if one.base_margin is not None else -math.inf),
-                one.doc_id,
-                one.answer,
+            key=lambda example: (
+                ranks[example.near_tie],
+                -(example.base_margin if example.base_margin is not None else -math.inf),
+                example.doc_id,
+                example.answer,
             ),
         )[:_EXAMPLES]
 
@@ -198,20 +203,20 @@ def compare_generations(
     """
     doc_ids, sides, same, tally = [], (_Side(), _Side()), [], DifferenceTally()
     figures, whole = _FigureTally(), _WholeTally()
-    for doc_id, one, other in answers:
+    for doc_id, base, candidate in answers:
         doc_ids.append(doc_id)
-        figures.add(one, other)
-        sides[0].add(one)
-        sides[1].add(other)
-        same.append(one.texts[0] == other.texts[0])
+        figures.add(base, candidate)
+        sides[0].add(base)
+        sides[1].add(candidate)
+        same.append(base.texts[0] == candidate.texts[0])
         tally.add(
             doc_id,
-            (one.texts, other.texts),
-            (one.tokens, other.tokens),
-            greedy=one.greedy and other.greedy,
-            ended=(_ended(one), _ended(other)),
+            (base.texts, candidate.texts),
+            (base.tokens, candidate.tokens),
+            greedy=base.greedy and candidate.greedy,
+            ended=(_ended(base), _ended(candidate)),
         )
-        whole.add(one, other)
+        whole.add(base, candidate)
     if not doc_ids:
         raise ValueError(f"task '{task}' has no document that both models answered")
     pairs = _Pairs(
@@ -241,9 +246,9 @@ def compare_generations(
         filters=tuple(_filters(pairs)),
         figures=(
             *(
-                one
-                for one in figures.compare(pairs)
-                if one.name != OF_CALLS or whole.numbers["calling"]
+                figure
+                for figure in figures.compare(pairs)
+                if figure.name != OF_CALLS or whole.numbers["calling"]
             ),
             *_beyond_ties(differences, tally),
         ),
@@ -260,9 +265,9 @@ Known = GeneratedDocument | None
 _BEYOND_TIES = "first_difference_beyond_ties"  # the tally's
 # Shares of the answers; those that have a field of their own are not among them.
 _FIGURES = tuple(
-    one.name
-    for one in FIGURES.values()
-    if one.unit == "share" and not one.per_filter and one.name not in ("cut", _BEYOND_TIES)
+    figure.name
+    for figure in FIGURES.values()
+    if figure.unit == "share" and not figure.per_filter and figure.name not in ("cut", _BEYOND_TIES)
 )
 
 
@@ -275,14 +280,14 @@ class _FigureTally:
 
     def add(self, base: DocumentAnswers, candidate: DocumentAnswers) -> None:
         """Take in the next document's answers."""
-        found = tuple(figure_pairs(_FIGURES, base, candidate))
-        self._of_documents.append(self._numbers.setdefault(found, len(self._numbers)))
+        values = tuple(figure_pairs(_FIGURES, base, candidate))
+        self._of_documents.append(self._numbers.setdefault(values, len(self._numbers)))
 
     def compare(self, pairs: _Pairs) -> Iterator[FigureComparison]:
         """Each figure that is known of some documents, over these."""
-        found = np.array([*self._numbers], dtype=np.float64)  # None is NaN
+        values = np.array([*self._numbers], dtype=np.float64)  # None is NaN
         for number, name in enumerate(_FIGURES):
-            ours, theirs = found[self._of_documents, number].T
+            ours, theirs = values[self._of_documents, number].T
             known = ~(np.isnan(ours) | np.isnan(theirs))
             if not known.any():
                 continue
@@ -376,7 +381,9 @@ class _Side:
         self.ending_in_stop += of.ends_in_stop
         if of.greedy and of.tokens and shows_odds(of.tokens):
             self._shown += 1
-            self._against_odds += any(one is not None and is_against_odds(one) for one in of.tokens)
+            self._against_odds += any(
+                tokens is not None and is_against_odds(tokens) for tokens in of.tokens
+            )
         texts, repeats = of.texts, of.repeats
         self.repeats = min(self.repeats, repeats) if self._lengths else repeats
         if len(texts) == 1:
@@ -406,9 +413,11 @@ class _Side:
 
     def values(self, of_known: OfKnown) -> tuple[Array, NDArray[np.bool_]]:
         """A figure of each document, and whether there is one."""
-        found = [of_known(one) for one in self.known]
-        values = np.array([math.nan if one is None else one for one in found], dtype=np.float64)
-        there = np.array([one is not None for one in found], dtype=np.bool_)
+        figures = [of_known(known) for known in self.known]
+        values = np.array(
+            [math.nan if figure is None else figure for figure in figures], dtype=np.float64
+        )
+        there = np.array([figure is not None for figure in figures], dtype=np.bool_)
         return values[self._of_documents], there[self._of_documents]
 
 
@@ -438,10 +447,10 @@ class _Pairs:
 
     def figure(self, of_known: OfKnown) -> PairedFigure:
         """A figure of each document, over those where both models have it."""
-        (ours, one), (theirs, other) = (
+        (ours, ours_known), (theirs, theirs_known) = (
             side.values(of_known) for side in (self.base, self.candidate)
         )
-        both = one & other
+        both = ours_known & theirs_known
         return compare_figures(
             ours[both],
             theirs[both],
@@ -464,13 +473,13 @@ class _Pairs:
 def _cut_share(known: Known, most: int | None = None) -> float | None:
     """Share of a document's (first) answers cut at the token limit; None where any is unknown."""
     ended = known.ended[:most] if known is not None else ("",)
-    return None if "" in ended else mean([float(one == "length") for one in ended])
+    return None if "" in ended else mean([float(reason == "length") for reason in ended])
 
 
 def _missing_share(name: str, most: int | None = None) -> OfKnown:
     def share(known: Known) -> float | None:
         missing = known.missing.get(name) if known is not None else None
-        return mean([float(one) for one in missing[:most]]) if missing else None
+        return mean([float(absent) for absent in missing[:most]]) if missing else None
 
     return share
 
@@ -481,9 +490,9 @@ def _filters(pairs: _Pairs) -> Iterator[FilterComparison]:
         figure = pairs.figure(of_known)
         if not figure.n:
             continue
-        more, less = _sides(pairs, of_known)
+        larger, smaller = _sides(pairs, of_known)
         yield FilterComparison(
-            filter=name, missing=figure, candidate_only=len(more), base_only=len(less)
+            filter=name, missing=figure, candidate_only=len(larger), base_only=len(smaller)
         )
 
 
@@ -491,23 +500,27 @@ def _names(
     pairs: _Pairs, of: Callable[[GeneratedDocument], Mapping[str, object]]
 ) -> dict[str, None]:
     """Filters that both models have something of, in their order."""
-    found = [
+    names_by_side = [
         {name: None for known in side.known if known for name in of(known)}
         for side in (pairs.base, pairs.candidate)
     ]
-    return {name: None for name in found[0] if name in found[1]}
+    return {name: None for name in names_by_side[0] if name in names_by_side[1]}
 
 
 def _sides(pairs: _Pairs, of_known: OfKnown) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Documents where a share is larger of the candidate, and where it is larger of the base."""
-    (ours, one), (theirs, other) = (side.values(of_known) for side in (pairs.base, pairs.candidate))
-    differing = one & other & (ours != theirs)
-    more = theirs > ours
-    return pairs.doc_ids[differing & more], pairs.doc_ids[differing & ~more]
+    (ours, ours_known), (theirs, theirs_known) = (
+        side.values(of_known) for side in (pairs.base, pairs.candidate)
+    )
+    differing = ours_known & theirs_known & (ours != theirs)
+    larger = theirs > ours
+    return pairs.doc_ids[differing & larger], pairs.doc_ids[differing & ~larger]
 
 
 def _repeated(pairs: _Pairs, metrics: Sequence[PairedScores]) -> Iterator[RepeatedScore]:
-    better = {(one.base.filter, one.base.metric): one.base.higher_is_better for one in metrics}
+    better = {
+        (paired.base.filter, paired.base.metric): paired.base.higher_is_better for paired in metrics
+    }
     for name in _names(pairs, lambda known: known.scores):
         values = {
             metric: None
@@ -610,23 +623,23 @@ def parts_caveat(parts: Sequence[DriftPart]) -> str:
 
     "" where it does not, or where that is fewer than three documents.
     """
-    told = [
-        one for one in parts if one.share >= _LEAST_SHARE and one.documents >= _FEWEST_DOCUMENTS
+    notable = [
+        part for part in parts if part.share >= _LEAST_SHARE and part.documents >= _FEWEST_DOCUMENTS
     ]
-    if not told:
+    if not notable:
         return ""
-    drift, kind = told[0].drift, "loss" if told[0].side == "candidate" else "gain"
+    drift, kind = notable[0].drift, "loss" if notable[0].side == "candidate" else "gain"
     texts = {
         "missing": "in which no answer was found",
         "cut": "whose answer was cut at the token limit",
     }
-    found = "; ".join(
-        f"{abs(one.part):.3g} come from {one.documents:,} documents {texts[one.cause]}, of the "
-        f"{one.side} only"
-        for one in told
+    listing = "; ".join(
+        f"{abs(part.part):.3g} come from {part.documents:,} documents {texts[part.cause]}, of the "
+        f"{part.side} only"
+        for part in notable
     )
     return (
-        f"of the {kind} of {abs(drift):.3g}, {found}: a {kind} of form, so read these answers "
+        f"of the {kind} of {abs(drift):.3g}, {listing}: a {kind} of form, so read these answers "
         "before it is taken for what the model can do"
     )
 

@@ -100,8 +100,8 @@ def find_other_language(text: str, prompt: str, target: str) -> bool:
     if asked is None:
         return False
     shown = {asked, main_language(target) or asked}
-    others = {name: many for name, many in _times(words).items() if name not in shown}
-    if max(others.values(), default=0) < _LEAST_SHARE * (len(words) // 2):  # not even of a half
+    foreign = {name: many for name, many in _times(words).items() if name not in shown}
+    if max(foreign.values(), default=0) < _LEAST_SHARE * (len(words) // 2):  # not even of a half
         return False
     half = len(words) // 2
     is_other = any(_is_other(part, shown) for part in (words, words[:half], words[half:]))
@@ -245,19 +245,19 @@ def find_other_scripts(text: str, prompt: str, target: str) -> Literal["all", "s
         shown[_HAN] += 1
     asked = prompt.lower()
     scripts = count_scripts(text)
-    others = {
+    foreign = {
         script: times
         for script, times in scripts.items()
         if script != "LATIN" and not _is_asked(script, shown, asked)
     }
-    if not others:
+    if not foreign:
         return "all" if _is_latin_alone(text, prompt, target) else None
-    weight = sum(times * (2 if script in _EASTERN else 1) for script, times in others.items())
-    if weight >= _FEWEST and sum(others.values()) >= _MAIN * scripts.total():
+    weight = sum(times * (2 if script in _EASTERN else 1) for script, times in foreign.items())
+    if weight >= _FEWEST and sum(foreign.values()) >= _MAIN * scripts.total():
         return "all"
     has_word = any(
         times >= _FEWEST_EASTERN and (script in _EASTERN or _has_word(text, script))
-        for script, times in others.items()
+        for script, times in foreign.items()
     )
     return "some" if has_word else None
 

@@ -127,10 +127,10 @@ def _other_words(text: str, prompt: str, target: str) -> TextFault | None:
     """Whether a text is written otherwise than its prompt and target are, and than they ask for."""
     if not prompt:
         return None
-    found = find_other_scripts(text, prompt, target)
-    if found == "all":
+    scripts = find_other_scripts(text, prompt, target)
+    if scripts == "all":
         return "other_script"
-    if found == "some":
+    if scripts == "some":
         return "mixed_script"
     return "other_language" if find_other_language(text, prompt, target) else None
 
@@ -297,8 +297,8 @@ def find_cut_words(texts: Sequence[str], others: Sequence[str]) -> list[bool]:
     """
     words: set[str] = set()
     for text in texts:
-        found = _WORD.findall(text)
-        words.update(found[:-1] if text[-1:].isalpha() else found)
+        text_words = _WORD.findall(text)
+        words.update(text_words[:-1] if text[-1:].isalpha() else text_words)
     for text in others:
         words.update(_WORD.findall(text))
     in_order = sorted(words)
@@ -319,6 +319,6 @@ def _ends_in_part(text: str, words: set[str], in_order: Sequence[str]) -> bool:
     last = _WORD.findall(text[-64:])[-1]
     if last in words:
         return False
-    place = bisect_left(in_order, last)
-    begins_a_word = place < len(in_order) and in_order[place].startswith(last)
+    position = bisect_left(in_order, last)
+    begins_a_word = position < len(in_order) and in_order[position].startswith(last)
     return begins_a_word or _SENTENCE_END.search(text) is not None

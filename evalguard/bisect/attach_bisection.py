@@ -57,29 +57,29 @@ def attach_bisection(
         open_oracle: asks the candidate under other assignments, in place of the real one.
     """
     report = finished.report
-    found: BisectReport | str
+    outcome: BisectReport | str
     ended: NotBisected = ""
     try:
         against = _reason_against(finished)
-        found, ended = against or (_bisect_or_reason(finished, request, open_oracle), "")
+        outcome, ended = against or (_bisect_or_reason(finished, request, open_oracle), "")
     except (KeyboardInterrupt, Interrupted):
-        found, ended = _interrupted_reason(finished), "interrupted"
+        outcome, ended = _interrupted_reason(finished), "interrupted"
     except Exception as error:  # noqa: BLE001 - the verdict stands, whatever it is
         _LOG.info("the bisection failed", exc_info=True)  # shown under --debug
-        found, ended = error_text(error), "failed"
-    if isinstance(found, str):
-        with_it = replace(report, bisect_reason=found, bisect_ended=ended)
+        outcome, ended = error_text(error), "failed"
+    if isinstance(outcome, str):
+        with_it = replace(report, bisect_reason=outcome, bisect_ended=ended)
     else:
-        with_it = replace(report, bisect=found)
+        with_it = replace(report, bisect=outcome)
     return with_it if with_it == report else _store_bisection(with_it)
 
 
 def _interrupted_reason(finished: FinishedComparison) -> str:
     """Nothing was found out by then; how to go on, if the run folder knows what was asked for."""
-    said, folder = "interrupted before anything was found out", finished.folder
+    message, folder = "interrupted before anything was found out", finished.folder
     if folder is None or not StoredRequest.is_in(folder):
-        return said
-    return f"{said}; evalguard bisect --resume {shlex.quote(str(folder))} goes on"
+        return message
+    return f"{message}; evalguard bisect --resume {shlex.quote(str(folder))} goes on"
 
 
 def _bisect_or_reason(
@@ -106,10 +106,10 @@ def _bisect_or_reason(
             open_oracle=open_oracle,
             progress=progress,
         )
-        found = bisection.run(subject, resumable=stored)
-    if finished.folder is not None and found.status != "stopped":
+        result = bisection.run(subject, resumable=stored)
+    if finished.folder is not None and result.status != "stopped":
         shutil.rmtree(finished.folder / KEPT_FOLDER, ignore_errors=True)
-    return found
+    return result
 
 
 def _with_finite_scores(finished: FinishedComparison) -> FinishedComparison:
@@ -123,12 +123,12 @@ def _with_finite_scores(finished: FinishedComparison) -> FinishedComparison:
         finite_rows(table, theirs[table.key]) if table.key in theirs else (table, None)
         for table in base.tables
     ]
-    others = {other.key: other for _, other in pairs if other is not None}
+    finite = {table.key: table for _, table in pairs if table is not None}
     return replace(
         finished,
         scored=(
             replace(base, tables=tuple(ours for ours, _ in pairs)),
-            replace(candidate, tables=tuple(others.get(t.key, t) for t in candidate.tables)),
+            replace(candidate, tables=tuple(finite.get(t.key, t) for t in candidate.tables)),
         ),
     )
 
@@ -141,8 +141,10 @@ def _score_in_full(finished: FinishedComparison) -> FinishedComparison:
     choices = replace(finished.choices, sequential_alpha=None)
     scored = score_sides(finished.sources, choices, finished.options)
     report = build_report(scored, choices, finished.options)
-    kept = replace(report, run_folder=finished.report.run_folder, command=finished.report.command)
-    return replace(finished, scored=scored, choices=choices, report=kept)
+    full_report = replace(
+        report, run_folder=finished.report.run_folder, command=finished.report.command
+    )
+    return replace(finished, scored=scored, choices=choices, report=full_report)
 
 
 def _reason_against(finished: FinishedComparison) -> tuple[str, NotBisected] | None:
@@ -167,7 +169,7 @@ def _reason_against(finished: FinishedComparison) -> tuple[str, NotBisected] | N
         and candidate is not None
         and not candidate.variant.settings
     ):
-        models = (one.variant for one in finished.sources if isinstance(one, ModelSource))
+        models = (source.variant for source in finished.sources if isinstance(source, ModelSource))
         why = next(filter(None, map(why_not_derivable, models)), "")
         return (
             f"the candidate declares no settings, and none can be derived: {why}"
@@ -200,7 +202,7 @@ def _result_with_bisection(folder: Path, report: CompareReport) -> dict[str, obj
     new = compare_document(report)
     lost = {at: kind for at, kind in new[NON_FINITE].items() if at.startswith("bisect.")}
     notes = [*there["notes"], *null_texts(lost)]
-    told = {NON_FINITE: {**there[NON_FINITE], **lost}} if NON_FINITE in there else {}
+    non_finite = {NON_FINITE: {**there[NON_FINITE], **lost}} if NON_FINITE in there else {}
     return with_checksum(
         {
             **there,
@@ -208,7 +210,7 @@ def _result_with_bisection(folder: Path, report: CompareReport) -> dict[str, obj
             "bisect_reason": new["bisect_reason"],
             "bisect_ended": new["bisect_ended"],
             "notes": list(dict.fromkeys(notes)),
-            **told,
+            **non_finite,
         }
     )
 
@@ -237,16 +239,18 @@ def check_unchanged(there: _Document, report: CompareReport) -> None:
         json.dumps(compare_document(report))
     )  # lists for tuples, as in what was stored
     for role in ("base", "candidate"):
-        where = [_computed_with(one, role) for one in (there, now)]
+        where = [_computed_with(document, role) for document in (there, now)]
         _check_side(role, there[role], now[role], _differing(*where))
-    before = {_key(one): one for one in there["comparisons"]}
+    before = {_key(comparison): comparison for comparison in there["comparisons"]}
     _check_gate(before.keys(), there["gate"], now)
-    for one in now["comparisons"]:
-        old = before.get(_key(one))
-        if old is None or any(old[name] != one[name] for name in ("n_used", "base", "candidate")):
+    for comparison in now["comparisons"]:
+        old = before.get(_key(comparison))
+        if old is None or any(
+            old[name] != comparison[name] for name in ("n_used", "base", "candidate")
+        ):
             raise _changed_error(
-                f"{one['task']} {one['metric']} is not what it was {_THEN}: "
-                f"{_values(old)} then, {_values(one)} now"
+                f"{comparison['task']} {comparison['metric']} is not what it was {_THEN}: "
+                f"{_values(old)} then, {_values(comparison)} now"
             )
 
 
@@ -257,7 +261,7 @@ def _check_side(role: str, then: _Document, now: _Document, elsewhere: str) -> N
             f"{then['digest']}, and is {now['digest']}: "
             f"{elsewhere or 'weights, settings or code changed'}"
         )
-    before, after = (_by_name(one["settings"]) for one in (then, now))
+    before, after = (_by_name(side["settings"]) for side in (then, now))
     for name in (*before, *after):
         if before.get(name) != after.get(name):
             raise _changed_error(
@@ -268,9 +272,9 @@ def _check_side(role: str, then: _Document, now: _Document, elsewhere: str) -> N
 
 def _computed_with(there: _Document, role: str) -> dict[str, Any]:
     """What of a side's environment its digest depends on; {} where that is not known."""
-    found = (there.get("environment") or {}).get(role) or {}
-    own = {name: found[name] for name in ("device", "threads") if name in found}
-    return own | dict(found.get("packages") or {})
+    environment = (there.get("environment") or {}).get(role) or {}
+    own = {name: environment[name] for name in ("device", "threads") if name in environment}
+    return own | dict(environment.get("packages") or {})
 
 
 def _differing(then: _Document, now: _Document) -> str:
@@ -283,7 +287,7 @@ def _differing(then: _Document, now: _Document) -> str:
 
 
 def _by_name(settings: Sequence[_Document]) -> dict[str, dict[str, Any]]:
-    return {one["name"]: {what: one[what] for what in _SETTING} for one in settings}
+    return {setting["name"]: {what: setting[what] for what in _SETTING} for setting in settings}
 
 
 def _setting_text(setting: _Document | None) -> str:
@@ -294,25 +298,29 @@ def _setting_text(setting: _Document | None) -> str:
 
 def _check_gate(before: Set[Key], then: _Document, found: _Document) -> None:
     """Refuse where a guard file asks for other metrics now, or for another gate."""
-    gone = before - {_key(one) for one in found["comparisons"]}
+    gone = before - {_key(comparison) for comparison in found["comparisons"]}
     if gone:
         raise _changed_error(f"{' '.join(min(gone)[::2])} was compared {_THEN}, and is not now")
     now = found["gate"]
-    if [_key(one) for one in then["gated"]] != [_key(one) for one in now["gated"]]:
+    if [_key(metric) for metric in then["gated"]] != [_key(metric) for metric in now["gated"]]:
         raise _changed_error(f"the gate judges other metrics than {_THEN}")
     for name in _GATE:
         if then[name] != now[name]:
             raise _other_gate_error(f"{name} {then[name]} then, {now[name]} now")
-    limits = [_limits_text(one) for one in (then, now)]
+    limits = [_limits_text(gate) for gate in (then, now)]
     if limits[0] != limits[1]:
         raise _other_gate_error(f"{limits[0]} then, {limits[1]} now")
-    if [_key(one) for one in then["accepted"]] != [_key(one) for one in now["accepted"]]:
+    if [_key(waiver) for waiver in then["accepted"]] != [
+        _key(waiver) for waiver in now["accepted"]
+    ]:
         raise _other_gate_error("waivers let other metrics through")
 
 
 def _limits_text(gate: _Document) -> str:
     """The limits of a gate in one line."""
-    limits = [" ".join(str(one[what]) for what in _LIMIT if one[what]) for one in gate["limits"]]
+    limits = [
+        " ".join(str(limit[what]) for what in _LIMIT if limit[what]) for limit in gate["limits"]
+    ]
     return "; ".join(limits) or "no limits"
 
 

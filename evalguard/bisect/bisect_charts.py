@@ -51,7 +51,7 @@ def build_probe_tree(settings: Sequence[frozenset[str]]) -> tuple[ProbeBranch, .
 
 def _parent_probe(own: frozenset[str], earlier: Sequence[frozenset[str]]) -> int:
     """Position of the smallest strict superset, of equal ones the latest; -1: the root."""
-    holding = [(len(other), -place) for place, other in enumerate(earlier) if own < other]
+    holding = [(len(probed), -index) for index, probed in enumerate(earlier) if own < probed]
     return -min(holding)[1] if holding else -1
 
 
@@ -77,8 +77,8 @@ def draw_settings_strip(
         for number, name in enumerate(settings)
     ]
     at = len([name for name in settings if name in candidate])
-    said = f"{at} of {len(settings)} settings at their candidate value"
-    return draw_picture(cell * len(settings), _HEIGHT, said, *cells, kind="strip")
+    caption = f"{at} of {len(settings)} settings at their candidate value"
+    return draw_picture(cell * len(settings), _HEIGHT, caption, *cells, kind="strip")
 
 
 def _cell_class(name: str, candidate: Collection[str], guilty: Collection[str]) -> str:
@@ -129,7 +129,7 @@ def bisection_section(found: BisectionView) -> tuple[StorySection, ...]:
 def _story_section(searches: Sequence[SearchView]) -> StorySection:
     return StorySection(
         searches=tuple(map(_search_section, searches)),
-        culprits=culprit_table([one for search in searches for one in search.culprits]),
+        culprits=culprit_table([culprit for search in searches for culprit in search.culprits]),
     )
 
 
@@ -160,11 +160,11 @@ def _search_section(search: SearchView) -> SearchSection:
 def _probe_settings_text(probe: ProbeView, search: SearchView) -> str:
     """The settings by name where they are few, else those that are not among them."""
     own = probe.settings
-    others = [name for name in search.settings if name not in own]
+    excluded = [name for name in search.settings if name not in own]
     if len(own) <= _MOST_NAMED:
         return ", ".join(own) or "none"
-    if not others:
+    if not excluded:
         return "all"
-    if len(others) <= _MOST_NAMED:
-        return f"all but {', '.join(others)}"
+    if len(excluded) <= _MOST_NAMED:
+        return f"all but {', '.join(excluded)}"
     return f"{len(own)} of {len(search.settings)}"

@@ -32,13 +32,13 @@ def explain_bisection(report: CompareReport, said: Meaning) -> Meaning:
     Args:
         said: what it means without.
     """
-    found: BisectReport = report.bisect
-    step, command = _bisection_next_step(found, said)
+    bisection: BisectReport = report.bisect
+    step, command = _bisection_next_step(bisection, said)
     classes, own, inside = other_classes(report), own_code(report), trace_command(report)
-    if not found.resume and _is_whole_model(found) and (classes or own):
+    if not bisection.resume and _is_whole_model(bisection) and (classes or own):
         # the base in its place would be no repair
         step, command = _own_code_step(report) if classes is None else (read_as_step(classes), "")
-    elif not _is_inside(found):
+    elif not _is_inside(bisection):
         inside = ""
     return Meaning(
         lead=said.lead,
@@ -60,20 +60,20 @@ def _own_code_step(report: CompareReport) -> tuple[str, str]:
 def _is_whole_model(found: BisectReport) -> bool:
     """Whether the answer is the whole model, or lies outside of what was searched."""
     if found.culprits:
-        return all(one.target == WHOLE_MODEL for one in found.culprits)
+        return all(culprit.target == WHOLE_MODEL for culprit in found.culprits)
     return found.status == "not_reproduced" and found.searches[0].outside_sigma > 0.0
 
 
 def _is_inside(found: BisectReport) -> bool:
     """Whether a culprit has a place in the model, or what makes the drift was not found."""
-    placed = any(one.target.startswith(_INSIDE) for one in found.culprits)
+    placed = any(culprit.target.startswith(_INSIDE) for culprit in found.culprits)
     return placed or found.status in ("unexplained", "diffuse", "not_reproduced")
 
 
 def culprits_text(found: BisectReport) -> str:
     """Return "; culprits: a and b" for the line with the exit code, "" where none is named."""
     named = "culprit" if len(found.culprits) == 1 else "culprits"
-    names = [one.setting for one in found.culprits]
+    names = [culprit.setting for culprit in found.culprits]
     return f"; {named}: {list_names(names)}" if names else ""
 
 
@@ -123,59 +123,64 @@ def bisection_cause(report: CompareReport, step: str) -> str:
         step: of a chain of models, where the report is of one; "".
     """
     head = f"Cause in {step}:" if step else "Cause:"
-    found: BisectReport = report.bisect
-    whole = [search for search in found.answers if not search.inside]
+    bisection: BisectReport = report.bisect
+    whole = [search for search in bisection.answers if not search.inside]
     settled = all(search.status in ("minimal", "masked") for search in whole)
-    if not found.culprits or not settled:
+    if not bisection.culprits or not settled:
         if all(search.status == "stopped" for search in whole):  # that it ended early is no cause
             head = f"Bisection of {step}:" if step else "Bisection:"
         return f"{head} {' '.join(list_answers(report))}"
     classes = other_classes(report)
-    of_model = all(one.target == WHOLE_MODEL for one in found.culprits)
+    of_model = all(culprit.target == WHOLE_MODEL for culprit in bisection.culprits)
     if of_model and classes is None and own_code(report):
-        left = _remaining_text(found, whole[-1]) + _left_of(report, whole[-1])
+        rest = _remaining_text(bisection, whole[-1]) + _left_of(report, whole[-1])
         return (
             f"{head} the candidate as a whole, its own code ({own_code(report)}) or its weights"
-            f"{_traced_text(found)}; with the base in its place, {left}{_still_text(found)}"
+            f"{_traced_text(bisection)}; with the base in its place, {rest}{_still_text(bisection)}"
         )
     if of_model and classes is not None:
-        left = _remaining_text(found, whole[-1]) + _left_of(report, whole[-1])
+        rest = _remaining_text(bisection, whole[-1]) + _left_of(report, whole[-1])
         return (
             f"{head} another class of model, {classes[1]} where the base is {classes[0]}; read as "
-            f"the base, {left}{_still_text(found)}"
+            f"the base, {rest}{_still_text(bisection)}"
         )
     keys = list(dict.fromkeys((search.key, search.unit) for search in whole))
-    told = []
+    sentences = []
     for key in keys:
         searches = [search for search in whole if (search.key, search.unit) == key]
         of = f"{search_subject(searches[0])}: " if len(keys) > 1 else ""
-        left = _remaining_text(found, searches[-1]) + ("" if of else _left_of(report, searches[-1]))
-        told.append(f"{of}{shares_text(found, searches)}; {left}")
-    return f"{head} {'. '.join(told)}{_still_text(found)}"
+        rest = _remaining_text(bisection, searches[-1]) + (
+            "" if of else _left_of(report, searches[-1])
+        )
+        sentences.append(f"{of}{shares_text(bisection, searches)}; {rest}")
+    return f"{head} {'. '.join(sentences)}{_still_text(bisection)}"
 
 
 def _traced_text(found: BisectReport) -> str:
     """Where in a whole model a trace finds the error, which is then what to repair."""
-    place = found.traced
-    if place is None:
+    origin = found.traced
+    if origin is None:
         return ""
-    where = f"{printable(place.module)}, {printable(place.operation)}"
-    return f" (by the trace in {printable(place.folder)} it begins at {where}: repair that)"
+    where = f"{printable(origin.module)}, {printable(origin.operation)}"
+    return f" (by the trace in {printable(origin.folder)} it begins at {where}: repair that)"
 
 
 def _remaining_text(found: BisectReport, last: MetricSearch) -> str:
     """What is left of one metric's drift without the culprits."""
-    repaired, left = found.repaired, last.unexplained_sigma
+    repaired, unexplained = found.repaired, last.unexplained_sigma
     if repaired is not None and not repaired.failure and last.unit == SIGMA:
         key = (last.task, last.filter, last.metric)
         known = (m.sigma for m in repaired.metrics if (m.task, m.filter, m.metric) == key)
-        left = next((sigma for sigma in known if sigma is not None), left)
-    return f"{search_drift_phrase(left, last, sigmas='')} left"
+        unexplained = next((sigma for sigma in known if sigma is not None), unexplained)
+    return f"{search_drift_phrase(unexplained, last, sigmas='')} left"
 
 
 def _left_of(report: CompareReport, search: MetricSearch) -> str:
     """The metric that a rest is of, where distributions beside it may keep a rest of theirs."""
-    apart = any(not one.failure and not one.bit_identical for one in report.distributions)
+    apart = any(
+        not distribution.failure and not distribution.bit_identical
+        for distribution in report.distributions
+    )
     return f" of {printable(search.metric)}" if apart and search.unit == SIGMA else ""
 
 

@@ -31,10 +31,10 @@ _NARROWEST_VALUES = 9
 
 def bisection_lines(found: BisectionView, width: int) -> list[Text]:
     """Return the block of a bisection; searches of one metric share one table."""
-    told = group_by_metric(found.searches)
-    with_table = [story for story in told if _culprits_of_story(story)]
+    stories = group_by_metric(found.searches)
+    with_table = [story for story in stories if _culprits_of_story(story)]
     lines: list[Text] = []
-    for story in told:
+    for story in stories:
         lines += [Text()] if lines else []
         last = story is with_table[-1] if with_table else False
         lines += _story_lines(story, width, legend=found.legend if last else "")
@@ -47,7 +47,9 @@ def _price_lines(prices: PricesView, width: int) -> list[Text]:
     """The table of prices; a row that is not told from none is dim."""
     lines = wrap_prose(prices.title, width, style="bold")
     lines += wrap_prose(prices.lead, width, style="dim")
-    lines += prices.table.lines(width, ["dim", *("" if one else "dim" for one in prices.proven)])
+    lines += prices.table.lines(
+        width, ["dim", *("" if is_proven else "dim" for is_proven in prices.proven)]
+    )
     for name, option in prices.options:
         lines += wrap_prose(f"To keep {name}:", width)
         lines += command_lines(option, width)
@@ -88,8 +90,8 @@ def _culprit_lines(culprits: Sequence[CulpritView], width: int) -> list[Text]:
     table = replace(
         table,
         headings=[
-            f"{name:>{_NUMBER_WIDTH}}" if place in table.right else name
-            for place, name in enumerate(["  setting", *table.headings[1:]])
+            f"{name:>{_NUMBER_WIDTH}}" if column in table.right else name
+            for column, name in enumerate(["  setting", *table.headings[1:]])
         ],
         rows=[
             [

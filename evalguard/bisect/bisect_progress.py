@@ -76,8 +76,8 @@ class BisectionProgress:
         number = len(self._settings)
         many = f"{number} setting{'' if number == 1 else 's'}"
         shown = [self._cost(cost) for cost in expected]
-        found = drift_phrase(drift, 0.0, log_unit=self._log_unit, unit=self._unit)
-        self._say(f"bisecting {self._subject}: {found}, {many}")
+        phrase = drift_phrase(drift, 0.0, log_unit=self._log_unit, unit=self._unit)
+        self._say(f"bisecting {self._subject}: {phrase}, {many}")
         culprits = f"1 to {len(shown)} culprits" if len(shown) > 1 else "1 culprit"
         if any(expected) or announced:
             self._say(f"expected: {', '.join(shown)} full evaluations for {culprits}")
@@ -103,8 +103,8 @@ class BisectionProgress:
     def _started(self, event: ProbeStarted) -> None:
         what = f"{self._names(event.settings)} on {format_count(event.documents)} documents"
         if event.cost * self._seconds >= _LONG_SECONDS:
-            left = f"about {self._time(self._remaining)} left" if self._remaining else ""
-            self._say("; ".join(part for part in (f"testing {what}", left) if part))
+            remaining = f"about {self._time(self._remaining)} left" if self._remaining else ""
+            self._say("; ".join(part for part in (f"testing {what}", remaining) if part))
         self._progress.start("testing", self._names(event.settings), event.documents)
 
     def _end_probe(self, event: ProbeEnded) -> None:
@@ -115,8 +115,8 @@ class BisectionProgress:
         spent = self._spent + event.spent
         of = f" of about {self._announced:.1f}" if self._announced is not None else ""
         known = self._seconds and self._remaining
-        left = f", about {self._time(self._remaining)} left" if known else ""
-        self._say(f"{text}; {spent:.1f}{of} evaluations so far{left}")
+        remaining = f", about {self._time(self._remaining)} left" if known else ""
+        self._say(f"{text}; {spent:.1f}{of} evaluations so far{remaining}")
 
     def _found(self, probe: Probe) -> str:
         if probe.reason:
@@ -133,9 +133,11 @@ class BisectionProgress:
         """What is improbable by now: on part of the documents nothing is cleared for good."""
         self.cleared |= set(event.settings)
         self._doubted |= set(event.settings)
-        left = [name for name in self._settings if name not in self.cleared]
-        said = "hardly one of the largest causes" if self._coarse else "improbable by now"
-        self._say(f"{said}: {list_names(event.settings)}; left: {list_names(left) or 'none'}")
+        remaining = [name for name in self._settings if name not in self.cleared]
+        verdict = "hardly one of the largest causes" if self._coarse else "improbable by now"
+        self._say(
+            f"{verdict}: {list_names(event.settings)}; left: {list_names(remaining) or 'none'}"
+        )
 
     def _accepted(self, event: Accepted) -> None:
         doubted = event.setting in self._doubted
@@ -150,8 +152,8 @@ class BisectionProgress:
         if len(settings) == len(self._settings):
             return f"all {len(self._settings)} settings"
         if 2 * len(settings) > len(self._settings):
-            others = [name for name in self._settings if name not in settings]
-            return f"all but {list_names(others, most=_MOST_NAMED)}"
+            excluded = [name for name in self._settings if name not in settings]
+            return f"all but {list_names(excluded, most=_MOST_NAMED)}"
         return list_names(settings, most=_MOST_NAMED)
 
     def _cost(self, evaluations: float) -> str:

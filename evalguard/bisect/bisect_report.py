@@ -265,12 +265,12 @@ class MetricSearch:
     def eliminated(self) -> bool:
         """Whether without the culprits every document scored as the base's, bit by bit."""
         guilty = {*self.culprit_names}
-        others = {name for name in self.settings if name not in guilty}
+        innocent = {name for name in self.settings if name not in guilty}
         return bool(guilty) and any(
-            {*one.settings} == others
-            and one.documents_so_far == self.n
-            and one.drift_sigma == one.error_sigma == 0.0
-            for one in self.measured
+            {*probe.settings} == innocent
+            and probe.documents_so_far == self.n
+            and probe.drift_sigma == probe.error_sigma == 0.0
+            for probe in self.measured
         )
 
 
@@ -454,12 +454,12 @@ class BisectReport:
         One for the largest causes counts if no finer one of its metric follows, one inside a guilty
         setting does not.
         """
-        found = {search.status for search in self.searches if not self._superseded(search)}
-        return next(status for status in _GRAVEST if status in found)
+        statuses = {search.status for search in self.searches if not self._superseded(search)}
+        return next(status for status in _GRAVEST if status in statuses)
 
     def _superseded(self, search: MetricSearch) -> bool:
         later = self.searches[self.searches.index(search) + 1 :]
-        again = any(one.key == search.key and not one.inside for one in later)
+        again = any(follow_up.key == search.key and not follow_up.inside for follow_up in later)
         return bool(search.inside) or (search.coarse and again)
 
     @property
@@ -474,13 +474,13 @@ class BisectReport:
     @property
     def culprits(self) -> tuple[GuiltySetting, ...]:
         """Of all searches, in their order; guilty parts stand for what they are parts of."""
-        found = [search for search in self.searches if search.status in ("minimal", "masked")]
-        parted = {name for search in found for name in search.inside}
+        settled = [search for search in self.searches if search.status in ("minimal", "masked")]
+        parted = {name for search in settled for name in search.inside}
         return tuple(
             culprit
             for search in self.searches
             for culprit in search.culprits
-            if culprit.setting not in parted and (not search.inside or search in found)
+            if culprit.setting not in parted and (not search.inside or search in settled)
         )
 
     @property
@@ -502,7 +502,7 @@ class BisectReport:
     def unexplained_sigma(self) -> float | None:
         """Drift of the first metric that its culprits leave at reference, in ``unit``."""
         first = self.searches[0]
-        own = [one for one in self.searches if one.key == first.key and not one.inside]
+        own = [search for search in self.searches if search.key == first.key and not search.inside]
         return own[-1].unexplained_sigma
 
     @property
@@ -524,10 +524,12 @@ def bisect_fields(value: Mapping[str, Any]) -> dict[str, Any]:
     """
     culprits = read_list(value.get("culprits", []), "bisect.culprits")
     searches = enumerate(read_list(value.get("searches"), "bisect.searches"))
-    told = [_with_guilty(one, f"bisect.searches[{number}]", culprits) for number, one in searches]
-    if all(one.get("inside") is True for one in told):
+    completed = [
+        _with_guilty(search, f"bisect.searches[{number}]", culprits) for number, search in searches
+    ]
+    if all(search.get("inside") is True for search in completed):
         raise damaged_error("bisect.searches", "has none of whole settings")
-    return {**value, "searches": told}
+    return {**value, "searches": completed}
 
 
 def _with_guilty(value: Any, where: str, culprits: Sequence[Any]) -> dict[str, Any]:
@@ -536,9 +538,13 @@ def _with_guilty(value: Any, where: str, culprits: Sequence[Any]) -> dict[str, A
     if fields.get("guilty") is not None:
         return fields
     own = {
-        one["setting"]: {"alone_share": 0.0 if one.get("sigma_alone") is None else 1.0, **one}
-        for one in culprits
-        if isinstance(one, Mapping) and read_key(one, "bisect.culprits") == read_key(fields, where)
+        culprit["setting"]: {
+            "alone_share": 0.0 if culprit.get("sigma_alone") is None else 1.0,
+            **culprit,
+        }
+        for culprit in culprits
+        if isinstance(culprit, Mapping)
+        and read_key(culprit, "bisect.culprits") == read_key(fields, where)
     }
     named = read_list(fields.get("culprits", []), f"{where}.culprits")
     absent = [name for name in named if name not in own]

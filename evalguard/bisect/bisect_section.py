@@ -124,10 +124,12 @@ def _price_table(found: ModulePrices) -> Table:
 def _headings(found: ModulePrices) -> Iterator[str]:
     yield "restored"
     yield "adds"
-    won = [name for name, one in (("KL", found.kl), (found.unit, found.drift)) if one is not None]
-    for place, name in enumerate(won):
+    won = [
+        name for name, drift in (("KL", found.kl), (found.unit, found.drift)) if drift is not None
+    ]
+    for index, name in enumerate(won):
         yield f"{name} back"
-        if place == 0:
+        if index == 0:
             yield "per MB"
     yield "p"
 
@@ -136,11 +138,11 @@ def _cells(row: ModulePrice, found: ModulePrices) -> Iterator[str]:
     yield printable(row.name)
     yield "?" if row.added_bytes is None else size_text(row.added_bytes)
     measured = [
-        won for won, one in ((row.kl, found.kl), (row.metric, found.drift)) if one is not None
+        won for won, drift in ((row.kl, found.kl), (row.metric, found.drift)) if drift is not None
     ]
-    for place, won in enumerate(measured):
+    for index, won in enumerate(measured):
         yield _won_text(won, row)
-        if place == 0:
+        if index == 0:
             yield "-" if row.per_megabyte is None else f"{row.per_megabyte:.3g}"
     yield "-" if row.won is None else rounding.format_p_value(row.won.adjusted_p)
 
@@ -289,24 +291,31 @@ def group_by_metric(searches: Sequence[SearchView]) -> list[list[SearchView]]:
 
     Each was made with the culprits of those before at reference, so that they share one table.
     """
-    found: list[list[SearchView]] = []
+    groups: list[list[SearchView]] = []
     for search in searches:
-        same = found and found[-1][-1].title == search.title
-        if same and found[-1][-1].unit == search.unit:
-            found[-1].append(search)
+        same = groups and groups[-1][-1].title == search.title
+        if same and groups[-1][-1].unit == search.unit:
+            groups[-1].append(search)
         else:
-            found.append([search])
-    return found
+            groups.append([search])
+    return groups
 
 
 def culprit_table(culprits: Sequence[CulpritView]) -> Table:
     """Return a table of them, with their roles where these tell anything."""
-    roles = any(one.role != "additive" for one in culprits)
+    roles = any(culprit.role != "additive" for culprit in culprits)
     return Table(
         headings=["setting", "base -> candidate", "alone", "beside", "share", *["role"] * roles],
         rows=[
-            [one.setting, one.change, one.alone, one.beside, one.share, *[one.role] * roles]
-            for one in culprits
+            [
+                culprit.setting,
+                culprit.change,
+                culprit.alone,
+                culprit.beside,
+                culprit.share,
+                *[culprit.role] * roles,
+            ]
+            for culprit in culprits
         ],
         right=(2, 3, 4),
         leaving=(),
@@ -342,8 +351,12 @@ def _legend(searches: Sequence[MetricSearch]) -> str:
 
 def _search_legend(units: set[str]) -> str:
     """What the columns hold where not all of them are in sigma."""
-    others = " or ".join(sorted(units - {SIGMA}))
-    return f"Divergence ({others})" if SIGMA not in units else f"Sigma, or divergence ({others}),"
+    divergences = " or ".join(sorted(units - {SIGMA}))
+    return (
+        f"Divergence ({divergences})"
+        if SIGMA not in units
+        else f"Sigma, or divergence ({divergences}),"
+    )
 
 
 def _fix_view(found: BisectReport) -> FixView | None:

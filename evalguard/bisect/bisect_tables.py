@@ -25,8 +25,10 @@ _CULPRIT_COLUMNS = (
 
 def bisection_numbers(found: BisectReport) -> dict[str, float | int | None]:
     """Return what trends over runs."""
-    left = {"bisect/unexplained_sigma": found.unexplained_sigma} if found.unit == SIGMA else {}
-    return {"bisect/evaluations": found.evaluations, "bisect/probes": found.probes, **left}
+    unexplained = (
+        {"bisect/unexplained_sigma": found.unexplained_sigma} if found.unit == SIGMA else {}
+    )
+    return {"bisect/evaluations": found.evaluations, "bisect/probes": found.probes, **unexplained}
 
 
 def bisection_tables(found: BisectReport) -> dict[str, TrackedTable]:
@@ -61,20 +63,22 @@ def _probe_rows(bisect: BisectReport) -> Iterator[tuple[Any, ...]]:
 def _culprits_table(bisect: BisectReport) -> TrackedTable:
     rows = [
         (
-            one.setting,
-            _setting_text(one.reference),
-            _setting_text(one.candidate),
-            one.target,
-            one.task,
-            one.metric,
-            *_sigma_columns(one.unit, one.sigma_alone, one.sigma_in_context, one.shapley_sigma),
-            one.role,
-            finite_or_none(one.sigma_alone),
-            finite_or_none(one.sigma_in_context),
-            finite_or_none(one.shapley_sigma),
-            one.unit,
+            culprit.setting,
+            _setting_text(culprit.reference),
+            _setting_text(culprit.candidate),
+            culprit.target,
+            culprit.task,
+            culprit.metric,
+            *_sigma_columns(
+                culprit.unit, culprit.sigma_alone, culprit.sigma_in_context, culprit.shapley_sigma
+            ),
+            culprit.role,
+            finite_or_none(culprit.sigma_alone),
+            finite_or_none(culprit.sigma_in_context),
+            finite_or_none(culprit.shapley_sigma),
+            culprit.unit,
         )
-        for one in bisect.culprits
+        for culprit in bisect.culprits
     ]
     return TrackedTable(columns=_CULPRIT_COLUMNS, rows=tuple(rows))
 

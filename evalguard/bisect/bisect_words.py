@@ -82,9 +82,9 @@ def is_in_factors(search: MetricSearch) -> bool:
 
     Sigma of some beside factors of others could not be compared.
     """
-    told = [one for c in search.culprits for one in (c.sigma_alone, c.sigma_in_context)]
-    sizes = [abs(one) for one in told if one is not None]
-    return search.unit == SIGMA and any(is_beyond_reading(one, search.log_unit) for one in sizes)
+    drifts = [drift for c in search.culprits for drift in (c.sigma_alone, c.sigma_in_context)]
+    sizes = [abs(drift) for drift in drifts if drift is not None]
+    return search.unit == SIGMA and any(is_beyond_reading(size, search.log_unit) for size in sizes)
 
 
 def culprit_phrase(sigma: float, search: MetricSearch) -> str:
@@ -107,7 +107,7 @@ def culprit_figures(culprit: GuiltySetting, search: MetricSearch) -> tuple[str, 
     if not is_in_factors(search):
         return texts
     whole = (search.drift_sigma or 0.0) - (search.unexplained_sigma or 0.0)
-    with_it, without = (1.0 + one * search.log_unit for one in (whole, whole - beside))
+    with_it, without = (1.0 + effect * search.log_unit for effect in (whole, whole - beside))
     factors = (
         1.0 + (alone or 0.0) * search.log_unit,
         with_it / without if without > 0.0 else inf,
@@ -149,7 +149,7 @@ def search_subject(search: MetricSearch) -> str:
 
 def search_answer(search: MetricSearch) -> str:
     """Return the answer of one search as a sentence without a full stop."""
-    said = {
+    writers = {
         "minimal": _found_sentence,
         "masked": _found_sentence,
         "unexplained": _unexplained_sentence,
@@ -157,7 +157,7 @@ def search_answer(search: MetricSearch) -> str:
         "not_reproduced": _not_reproduced_sentence,
         "stopped": _stopped_sentence,
     }[search.status]
-    text = said(search)
+    text = writers(search)
     if search.inside:
         text = f"Inside {list_names(search.inside)}: {text[:1].lower()}{text[1:]}"
     return f"{text}{_broken_off(search)}"
@@ -168,10 +168,10 @@ def list_answers(report: CompareReport) -> tuple[str, ...]:
     the distributions moved beneath the scores."""
     answers = () if report.bisect is None else report.bisect.answers
     moved = distributions_moved_clause(report)
-    within = [one.status == "not_reproduced" and one.unit == SIGMA for one in answers]
+    within = [answer.status == "not_reproduced" and answer.unit == SIGMA for answer in answers]
     return tuple(
-        f"{search_answer(one)}{moved if is_within else ''}."
-        for one, is_within in zip(answers, within, strict=True)
+        f"{search_answer(answer)}{moved if is_within else ''}."
+        for answer, is_within in zip(answers, within, strict=True)
     )
 
 
@@ -199,23 +199,27 @@ def _found_sentence(search: MetricSearch) -> str:
 
 def _masking_clause(search: MetricSearch) -> str:
     """Say which culprits hide what the rest does; alone one of them may do harm all the same."""
-    hiding = [one for one in search.culprits if one.sigma_in_context < 0.0]
+    hiding = [culprit for culprit in search.culprits if culprit.sigma_in_context < 0.0]
     harmful = [c for c in hiding if (c.sigma_alone or 0.0) > 2.0 * (c.alone_error_sigma or 0.0)]
-    better = [one.setting for one in hiding if one not in harmful]
-    told = []
+    better = [culprit.setting for culprit in hiding if culprit not in harmful]
+    clauses = []
     if better:
         acts = "acts" if len(better) == 1 else "act"
-        told.append(
+        clauses.append(
             f"{list_names(better)} {acts} the other way, and hid part of what the rest does"
         )
     if harmful:
-        alone = " and ".join(culprit_phrase(one.sigma_alone or 0.0, search) for one in harmful)
+        alone = " and ".join(
+            culprit_phrase(culprit.sigma_alone or 0.0, search) for culprit in harmful
+        )
         names, makes = (
             list_names([c.setting for c in harmful]),
             "makes" if len(harmful) == 1 else "make",
         )
-        told.append(f"{names} {makes} {alone} alone, and hid part of what the rest does beside it")
-    return f" ({'; '.join(told)})" if told else ""
+        clauses.append(
+            f"{names} {makes} {alone} alone, and hid part of what the rest does beside it"
+        )
+    return f" ({'; '.join(clauses)})" if clauses else ""
 
 
 def _culprit_names(search: MetricSearch) -> str:
@@ -255,8 +259,8 @@ def _unexplained_sentence(search: MetricSearch) -> str:
     verb = "is" if len(search.culprits) == 1 else "are"
     names = list_names([c.setting for c in search.culprits])
     head = f"{names} {verb} proven to make part of the drift of {_drift_phrase(search)} on"
-    left = search.unexplained_sigma
-    if left is not None and abs(left) <= search.margin:
+    unexplained = search.unexplained_sigma
+    if unexplained is not None and abs(unexplained) <= search.margin:
         them = "it" if len(search.culprits) == 1 else "them"
         return (
             f"{head} {search_subject(search)}; without {them}, {_remaining_phrase(search)} "
@@ -336,8 +340,8 @@ def _drift_phrase(search: MetricSearch) -> str:
 
 def _remaining_phrase(search: MetricSearch) -> str:
     """What is left, with its verb: "+0.06 sigma are"."""
-    left = search_drift_phrase(search.unexplained_sigma, search)
-    return f"{left} {'is' if _is_factor(search.unexplained_sigma, search) else 'are'}"
+    remaining = search_drift_phrase(search.unexplained_sigma, search)
+    return f"{remaining} {'is' if _is_factor(search.unexplained_sigma, search) else 'are'}"
 
 
 def _is_factor(sigma: float | None, search: MetricSearch) -> bool:
@@ -380,13 +384,17 @@ def cleared_text(search: MetricSearch) -> str:
     many = len(search.cleared) > 1
     text = f"Cleared of {search_subject(search)}: {list_names(search.cleared, most=12)}"
     if search.status in ("minimal", "masked"):
-        left = search_drift_phrase(search.unexplained_sigma, search)
+        remaining = search_drift_phrase(search.unexplained_sigma, search)
         together = "together all at their candidate value" if many else "at its candidate value"
-        return f"{text}: {together}, {left} on all {rounding.format_count(search.n)} documents."
+        return (
+            f"{text}: {together}, {remaining} on all {rounding.format_count(search.n)} documents."
+        )
     if search.status == "diffuse":
         return ""
-    one = "each" if many else "it"
-    return f"{text}: {one} is worth the margin with a probability below 10%, by what was measured."
+    pronoun = "each" if many else "it"
+    return (
+        f"{text}: {pronoun} is worth the margin with a probability below 10%, by what was measured."
+    )
 
 
 def beside_text(search: MetricSearch) -> str:
@@ -398,12 +406,13 @@ def beside_text(search: MetricSearch) -> str:
             f"{list_names(search.inert, most=12)}."
         )
     if search.untestable:
-        said = [
-            f"{list_names(one.settings)} ({printable(one.reason)})" for one in search.untestable
+        untestable = [
+            f"{list_names(assignment.settings)} ({printable(assignment.reason)})"
+            for assignment in search.untestable
         ]
-        number = len(said)
+        number = len(untestable)
         noun = "assignment" if number == 1 else "assignments"
-        parts.append(f"Could not run, and counts for nothing: {number} {noun}, {said[0]}.")
+        parts.append(f"Could not run, and counts for nothing: {number} {noun}, {untestable[0]}.")
     return " ".join(parts)
 
 
@@ -420,18 +429,18 @@ def cost_text(report: BisectReport) -> str:
 
 def _written_text(report: BisectReport) -> str:
     """How much was generated, beside one setting at a time; "" where that is not known."""
-    found = [one for one in report.searches if one.written and one.one_at_a_time]
-    if not found:
+    generating = [result for result in report.searches if result.written and result.one_at_a_time]
+    if not generating:
         return ""
     unit, spent, alone = "tokens", 0, 0
-    if any(written_tokens(one) is None for one in found):
+    if any(written_tokens(result) is None for result in generating):
         unit = "characters"
-    for one in found:
-        assert one.written is not None
-        assert one.one_at_a_time is not None
-        both = written_tokens(one) or (0, 0)
+    for result in generating:
+        assert result.written is not None
+        assert result.one_at_a_time is not None
+        both = written_tokens(result) or (0, 0)
         if unit == "characters":
-            both = one.written.characters, one.one_at_a_time.characters
+            both = result.written.characters, result.one_at_a_time.characters
         spent, alone = spent + both[0], alone + both[1]
     return f" It generated {spent:,} {unit}; one setting at a time would have taken {alone:,}."
 
@@ -459,18 +468,18 @@ def shares_text(found: BisectReport, searches: Sequence[MetricSearch]) -> str:
     Args:
         searches: of one metric, none of them inside a culprit.
     """
-    told: list[str] = []
+    groups: list[str] = []
     for search in searches:
         for group in _parted_groups(found, search.culprits):
-            told.append(_group_text(found, search, group))
-    shown, more = told[:_MOST_CULPRITS], len(told) - _MOST_CULPRITS
-    text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+            groups.append(_group_text(found, search, group))
+    shown, hidden = groups[:_MOST_CULPRITS], len(groups) - _MOST_CULPRITS
+    text = ", ".join(shown) + (f" and {hidden} more" if hidden > 0 else "")
     first, last = searches[0], searches[-1]
     if first.unit != SIGMA:
         text += f" {printable(first.unit)}"
     if not all(map(are_shares, searches)):
         return text
-    shares = sum(one.shapley_sigma for search in searches for one in search.culprits)
+    shares = sum(culprit.shapley_sigma for search in searches for culprit in search.culprits)
     explained = (first.drift_sigma or 0.0) - (last.unexplained_sigma or 0.0)
     if _is_near(shares, explained, first):
         return text
@@ -493,7 +502,7 @@ def _parted_groups(
 
 
 def _group_text(found: BisectReport, search: MetricSearch, group: Sequence[GuiltySetting]) -> str:
-    text = ", ".join(f"{printable(one.setting)} {_share(search, one)}" for one in group)
+    text = ", ".join(f"{printable(culprit.setting)} {_share(search, culprit)}" for culprit in group)
     inner = _inner_search(found, group[0].setting)
     if inner is None:
         return text
@@ -504,14 +513,14 @@ def _group_text(found: BisectReport, search: MetricSearch, group: Sequence[Guilt
         return f"{text} (no single part of {them} is proven)"
     if adds_up(inner, group) and are_shares(inner) and are_shares(search):
         parts = [_group_text(found, inner, part) for part in _parted_groups(found, inner.culprits)]
-        left = inner.unexplained_sigma or 0.0
+        unexplained = inner.unexplained_sigma or 0.0
         rest = (
             ""
-            if _is_near(left, 0.0, inner)
-            else f", {search_drift_text(left, 0.0, inner)} in its other parts"
+            if _is_near(unexplained, 0.0, inner)
+            else f", {search_drift_text(unexplained, 0.0, inner)} in its other parts"
         )
         return f"{text} (in {them} {', '.join(parts)}{rest})"
-    parts = [printable(one.setting) for one in _leaves(found, inner)]
+    parts = [printable(leaf.setting) for leaf in _leaves(found, inner)]
     return f"{text} (in {them} {list_names(parts, most=_MOST_CULPRITS)})"
 
 
@@ -529,8 +538,8 @@ def _share(search: MetricSearch, culprit: GuiltySetting) -> str:
     """Its share, rounded as in the table; of what is none, the drifts alone and without it."""
     if are_shares(search):
         return search_drift_text(culprit.shapley_sigma, culprit.error_sigma, search)
-    told = (("alone", culprit.sigma_alone), ("without it", _drift_without(search, culprit)))
-    known = [f"{name} {culprit_phrase(d, search)}" for name, d in told if d is not None]
+    drifts = (("alone", culprit.sigma_alone), ("without it", _drift_without(search, culprit)))
+    known = [f"{name} {culprit_phrase(d, search)}" for name, d in drifts if d is not None]
     return f"({', '.join(known) or 'neither measured alone nor without it'})"
 
 
@@ -538,8 +547,8 @@ def _drift_without(search: MetricSearch, culprit: GuiltySetting) -> float | None
     """The drift that was measured with it at reference and the others at candidate; None: none."""
     if len(search.culprits) == 1:
         return search.unexplained_sigma
-    others = (set(search.settings), {one.setting for one in search.culprits})
-    for wanted in (one - {culprit.setting} for one in others):
+    starts = (set(search.settings), {guilty.setting for guilty in search.culprits})
+    for wanted in (start - {culprit.setting} for start in starts):
         for probe in search.measured:
             if set(probe.settings) == wanted and probe.documents_so_far == search.n:
                 return probe.drift_sigma
@@ -552,23 +561,25 @@ def are_shares(search: MetricSearch) -> bool:
     Where settings act on each other they need not be; and how many times the base's a metric is
     says of several settings no sum.
     """
-    whole, shares = search.drift_sigma, [one.shapley_sigma for one in search.culprits]
+    whole, shares = search.drift_sigma, [culprit.shapley_sigma for culprit in search.culprits]
     if whole is None:
         return True
-    if len(shares) > 1 and any(is_beyond_reading(one, search.log_unit) for one in shares):
+    if len(shares) > 1 and any(is_beyond_reading(share, search.log_unit) for share in shares):
         return False
     sign = -1.0 if whole < 0.0 else 1.0
     least = -(_ROUNDING if search.unit == SIGMA else _ROUNDING * search.margin)
     return all(
-        sign * one >= least and (sign * one <= abs(whole) or _is_near(one, whole, search))
-        for one in shares
+        sign * share >= least and (sign * share <= abs(whole) or _is_near(share, whole, search))
+        for share in shares
     )
 
 
 def adds_up(inner: MetricSearch, group: Sequence[GuiltySetting]) -> bool:
     """Whether what a search inside culprits found is, with what is left, what those make."""
     whole = sum(culprit.shapley_sigma for culprit in group)
-    parts = sum(one.shapley_sigma for one in inner.culprits) + (inner.unexplained_sigma or 0.0)
+    parts = sum(culprit.shapley_sigma for culprit in inner.culprits) + (
+        inner.unexplained_sigma or 0.0
+    )
     return _is_near(parts, whole, inner)
 
 
@@ -582,9 +593,14 @@ def _is_near(parts: float, whole: float, search: MetricSearch) -> bool:
 
 def sums_text(found: BisectReport, search: MetricSearch) -> str:
     """Say why the shares of a search do not add up to what they explain; "" where they do."""
-    outer = [c for one in found.searches for c in one.culprits if c.setting in search.inside]
+    outer = [
+        c
+        for outer_search in found.searches
+        for c in outer_search.culprits
+        if c.setting in search.inside
+    ]
     if search.inside and outer and not adds_up(search, outer):
-        made = sum(one.shapley_sigma for one in outer)
+        made = sum(culprit.shapley_sigma for culprit in outer)
         if math.isnan(made):  # of infinities: nobody knows whether they add up
             return ""
         whole = search_drift_phrase(made, search)
@@ -607,12 +623,12 @@ def search_facts(search: MetricSearch) -> str:
     elif search.coarse:  # an estimate, of which a few digits say enough
         rough = drift_phrase(search.margin, 0.0, log_unit=search.log_unit)
         margin = f"margin {rough.removeprefix('+')}"
-    more = "" if not search.inside else "; every other setting at reference"
-    more += "; largest causes first" if search.coarse else ""
+    conditions = "" if not search.inside else "; every other setting at reference"
+    conditions += "; largest causes first" if search.coarse else ""
     before = (
         f"; {list_names(search.repaired_before)} at reference" if search.repaired_before else ""
     )
     return (
         f"{settings}, {rounding.format_count(search.n)} documents, {margin}, "
-        f"seed {search.seed}{before}{more}"
+        f"seed {search.seed}{before}{conditions}"
     )

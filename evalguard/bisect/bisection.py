@@ -217,7 +217,7 @@ class BisectFindings:
 
     @property
     def _spent(self) -> float:
-        return sum(one.search.evaluations for one in self.searches)
+        return sum(searched.search.evaluations for searched in self.searches)
 
 
 def build_bisect_report(
@@ -230,9 +230,9 @@ def build_bisect_report(
         resumable: whether the run folder knows what was asked for.
     """
     choices = findings.finished.choices.bisect
-    searches = tuple(one.search for one in findings.searches)
+    searches = tuple(searched.search for searched in findings.searches)
     repair = build_repair(findings.finished, findings.values, findings.candidate)
-    guilty = {str(one.target) for search in searches for one in search.culprits}
+    guilty = {str(culprit.target) for search in searches for culprit in search.culprits}
     of_model, trace = guilty == {WHOLE_MODEL}, findings.trace
     return BisectReport(
         searches=searches,
@@ -257,34 +257,38 @@ def build_bisect_report(
 
 
 def _recommended_values(findings: BisectFindings) -> Recommended | None:
-    with_values = [one for one in findings.searches if one.recommendation is not None]
-    found = [one.recommendation for one in with_values if one.recommendation is not None]
-    if not found:
+    with_values = [
+        searched for searched in findings.searches if searched.recommendation is not None
+    ]
+    recommendations = [
+        searched.recommendation for searched in with_values if searched.recommendation is not None
+    ]
+    if not recommendations:
         return None
     settings = {setting.name: setting for setting in findings.candidate.variant.settings}
     values = {
         name: shown_value(findings.values[name], settings[name])
-        for one in found
-        for name in one.values
+        for recommendation in recommendations
+        for name in recommendation.values
         if name in findings.values  # else it ended before they were put right
     }
     if not values:
         return None
     unit = with_values[-1].search.unit
-    return Recommended(values=values, drift_sigma=found[-1].drift_sigma, unit=unit)
+    return Recommended(values=values, drift_sigma=recommendations[-1].drift_sigma, unit=unit)
 
 
 def _resume_command(findings: BisectFindings) -> str:
     """The command that goes on where this ended too early; "" where it did not."""
-    ended = {one.search.ended for one in findings.searches} - {""}
+    ended = {searched.search.ended for searched in findings.searches} - {""}
     folder = findings.finished.report.run_folder
     if not folder or not (ended or findings.unfinished):
         return ""
     budget = findings.finished.choices.bisect.budget
-    more = f" --budget {2 * budget:g}" if "budget" in ended and budget else ""
-    kept = keeps_for_itself()
-    more += f" --unchanged-since {kept}" if kept else ""
-    return f"evalguard bisect --resume {shlex.quote(folder)}{more}"
+    options = f" --budget {2 * budget:g}" if "budget" in ended and budget else ""
+    since = keeps_for_itself()
+    options += f" --unchanged-since {since}" if since else ""
+    return f"evalguard bisect --resume {shlex.quote(folder)}{options}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,16 +312,18 @@ class RefinedCandidate:
     ) -> RefinedCandidate:
         """Replace settings by their finer ones."""
         variant = candidate.variant
-        finer = [one for name in names for one in groups[name]]
+        finer = [setting for name in names for setting in groups[name]]
         settings = tuple(
             part
-            for one in variant.settings
-            for part in (groups[one.name] if one.name in names else (one,))
+            for setting in variant.settings
+            for part in (groups[setting.name] if setting.name in names else (setting,))
         )
-        kept = {n: value for n, value in variant.assignment.items() if n not in names}
-        values = {**kept, **{one.name: one.candidate for one in finer}}
+        unchanged = {n: value for n, value in variant.assignment.items() if n not in names}
+        values = {**unchanged, **{setting.name: setting.candidate for setting in finer}}
         whole = replace(variant, settings=settings, assignment=values)
-        references = {one.name: one.reference for one in settings if one.name in kept}
+        references = {
+            setting.name: setting.reference for setting in settings if setting.name in unchanged
+        }
         alone = replace(whole, assignment={**values, **references})
         return cls(
             whole=replace(candidate, variant=whole),
@@ -384,9 +390,9 @@ class Bisection:
             before = len(known.values)
             if not self._settle(wanted):
                 return
-            found = len(known.values) > before
-            done |= known.settled(wanted, found=found)
-            if found:
+            progressed = len(known.values) > before
+            done |= known.settled(wanted, found=progressed)
+            if progressed:
                 known.judge()
             if known.passes:
                 return
@@ -395,7 +401,7 @@ class Bisection:
     def _price(self, subject: Subject) -> None:
         """Measure what modules of a quantised candidate would win back, where they are searched."""
         known, over = self.findings, self.findings.finished.choices.bisect.over
-        if over == "settings" or any(one.search.ended for one in known.searches):
+        if over == "settings" or any(searched.search.ended for searched in known.searches):
             return
         finished, folder = known.finished, known.finished.folder
         try:
@@ -438,16 +444,16 @@ class Bisection:
             if not wanted.is_coarse:
                 return True
             scored = score_candidate_alone(known.finished, known.candidate, subject)
-            left = drift_of(scored, subject)
-            if left <= subject.margin:
+            remaining = drift_of(scored, subject)
+            if remaining <= subject.margin:
                 return True
-            wanted = replace(subject, sigma=left).coarse()
+            wanted = replace(subject, sigma=remaining).coarse()
 
     def _searched(self, plan: SearchPlan) -> SearchedMetric | None:
         """Search one metric; None where a later one cannot be searched, which is noted."""
         known = self.findings
         try:
-            found = search_model(
+            searched = search_model(
                 plan, known.finished, open_oracle=self.open_oracle, progress=self.progress
             )
         except (KeyboardInterrupt, Interrupted):
@@ -459,16 +465,16 @@ class Bisection:
                 f"{key_label(*plan.subject.key)} was not searched: {error_text(error)}"
             )
             return None
-        known.searches.append(found)
-        return found
+        known.searches.append(searched)
+        return searched
 
     def _put_right(self, searched: SearchedMetric, subject: Subject, *, coarse: bool) -> bool:
         """Put the culprits right; False if the search inside them ended early."""
         reset = self._refined(searched, subject, coarse=coarse)
         if self.findings.searches[-1].search.ended:
             return False
-        found = searched.recommendation
-        self.findings.put_right(reset, found.values if found else None)
+        recommendation = searched.recommendation
+        self.findings.put_right(reset, recommendation.values if recommendation else None)
         return True
 
     def _refined(

@@ -93,8 +93,8 @@ class SearchPlan:
         """Full evaluations that this search may take; None: no limit but its own."""
         if not self.inside or self.announced is None:
             return self.budget
-        left = max(self.announced - self.spent, 0.0)
-        return left if self.budget is None else min(left, self.budget)
+        remaining = max(self.announced - self.spent, 0.0)
+        return remaining if self.budget is None else min(remaining, self.budget)
 
 
 _SIDES = ("candidate", "reference")
@@ -174,7 +174,7 @@ class SearchOutcome:
 
     def reported(self) -> MetricSearch:
         """As it is reported."""
-        plan, result, more = self.plan, self.result, self.recommendation
+        plan, result, recommendation = self.plan, self.result, self.recommendation
         task, filter_name, metric = plan.subject.key
         failure = self.asked.failure
         return MetricSearch(
@@ -199,8 +199,8 @@ class SearchOutcome:
             unit=plan.subject.unit,
             inert=self._inert(),
             untestable=_untestable(result),
-            evaluations=result.cost + (more.cost if more else 0.0),
-            probes=len(result.probes) + (len(more.trials) if more else 0),
+            evaluations=result.cost + (recommendation.cost if recommendation else 0.0),
+            probes=len(result.probes) + (len(recommendation.trials) if recommendation else 0),
             measured=result.probes,
             loads=self.oracle.loads,
             written=self.oracle.written,
@@ -264,11 +264,11 @@ class SearchOutcome:
         beyond_gate = subject.gate_margin is not None
         if result.status == "diffuse" or (beyond_gate and not within):
             return ()
-        kept = set(result.repaired) if proven else set(self.told_cleared)
-        kept -= {culprit.name for culprit in result.culprits}
-        kept -= {suspect.name for suspect in result.suspects}
-        kept -= set(self._inert())
-        return tuple(name for name in self.oracle.settings if name in kept)
+        cleared = set(result.repaired) if proven else set(self.told_cleared)
+        cleared -= {culprit.name for culprit in result.culprits}
+        cleared -= {suspect.name for suspect in result.suspects}
+        cleared -= set(self._inert())
+        return tuple(name for name in self.oracle.settings if name in cleared)
 
     def _one_at_a_time(self) -> WrittenTexts | None:
         """What every setting by itself, on all documents, would have generated, about."""
@@ -282,9 +282,9 @@ class SearchOutcome:
 
     def _inert(self) -> tuple[str, ...]:
         """Settings that changed nothing where they were asked, or in the loaded model."""
-        found = {*self.result.inert, *self.oracle.inert_by_readback}
+        inert = {*self.result.inert, *self.oracle.inert_by_readback}
         declared = (*self.oracle.settings, *self.oracle.inert_by_readback)
-        return tuple(name for name in declared if name in found)
+        return tuple(name for name in declared if name in inert)
 
 
 def _number(value: float) -> float | None:
@@ -436,7 +436,7 @@ def announce_evaluations(
     """
 
     def inside(name: str) -> float:
-        finer = [one.name for one in groups.get(name, ())]
+        finer = [setting.name for setting in groups.get(name, ())]
         if not finer:
             return 0.0
         return 1.0 + expected_evaluations(len(finer), 1) + max(map(inside, finer))
@@ -464,18 +464,18 @@ def search_model(
     Raises:
         EvalguardError: the search could not begin.
     """
-    found: SearchedMetric | None = None
+    searched: SearchedMetric | None = None
     try:
         with _open_oracle(plan, finished, open_oracle, progress) as oracle:
             if plan.announced is None:
                 most = announce_evaluations(oracle.settings, plan.groups, thorough=plan.thorough)
                 plan = replace(plan, announced=most)
-            found = search_metric(plan, oracle, _start_progress(plan, oracle, progress))
+            searched = search_metric(plan, oracle, _start_progress(plan, oracle, progress))
     except (Exception, KeyboardInterrupt) as error:
-        if found is None:
+        if searched is None:
             raise
-        return found.cut_short(error)
-    return found
+        return searched.cut_short(error)
+    return searched
 
 
 def _open_oracle(

@@ -74,10 +74,10 @@ class PricedModules:
         if candidate is None or not isinstance(base, ModelSource):
             return None
         sides = HFSide.of(base.variant), HFSide.of(_as_built(candidate.variant, finished))
-        found = find_quantised_modules(*sides)
-        if not found.modules:
+        quantised = find_quantised_modules(*sides)
+        if not quantised.modules:
             return None
-        return cls(quantised=found, rows=dict(_rows(found, over)))
+        return cls(quantised=quantised, rows=dict(_rows(quantised, over)))
 
 
 def _as_built(variant: Variant, finished: FinishedComparison) -> Variant:
@@ -94,20 +94,20 @@ def _as_built(variant: Variant, finished: FinishedComparison) -> Variant:
 def _rows(
     found: QuantisedModules, over: ModuleLevel
 ) -> Iterator[tuple[str, tuple[QuantisedModule, ...]]]:
-    inside = [one for one in found.modules if one.layer is not None]
+    inside = [module for module in found.modules if module.layer is not None]
     if over == "layers" and found.layers > 1:
-        for layer in dict.fromkeys(one.layer for one in inside):
-            members = tuple(one for one in inside if one.layer == layer)
+        for layer in dict.fromkeys(module.layer for module in inside):
+            members = tuple(module for module in inside if module.layer == layer)
             yield f"{members[0].name.partition(f'.{layer}.')[0]}.{layer}", members
-    for kind in dict.fromkeys(one.kind for one in inside):
-        members = tuple(one for one in inside if one.kind == kind)
+    for kind in dict.fromkeys(module.kind for module in inside):
+        members = tuple(module for module in inside if module.kind == kind)
         if len(members) > 1:
             yield f"{kind} (all {len(members)})", members
         elif over == "layers":
             yield members[0].name, members
     alone = found.modules if over == "modules" else [m for m in found.modules if m.layer is None]
-    for one in alone:
-        yield ", ".join(one.modules), (one,)
+    for module in alone:
+        yield ", ".join(module.modules), (module,)
 
 
 def measure_prices(
@@ -158,8 +158,8 @@ def measure_prices(
             notes.append(f"no KL was measured: {error_text(error)}")
     elif of_kl is not None:
         notes.append(f"no KL was measured: {of_kl}")
-    found = measuring.measure(subject, announce=by_kl is None)
-    sides = (by_kl, found) if of_kl is not None else (found, None)
+    by_subject = measuring.measure(subject, announce=by_kl is None)
+    sides = (by_kl, by_subject) if of_kl is not None else (by_subject, None)
     return _table(measuring, subject, sides, notes)
 
 
@@ -186,12 +186,12 @@ class _Measuring:
 
     def kl_subject(self, task: str) -> Subject | str:
         """The mean KL of a task; or why it cannot be measured."""
-        found = self.finished.scored[1].divergences.get(task)
-        if found is None or not found.documents:
-            reason = "" if found is None else found.reason
+        divergences = self.finished.scored[1].divergences.get(task)
+        if divergences is None or not divergences.documents:
+            reason = "" if divergences is None else divergences.reason
             return reason or "the comparison looked at no distributions"
         try:
-            scale = LimitScale.of(_KL, task, found.documents)
+            scale = LimitScale.of(_KL, task, divergences.documents)
         except UsageError as error:
             return str(error)
         base = np.zeros(len(scale.doc_ids))
@@ -208,7 +208,7 @@ class _Measuring:
             documents = self._drawn(oracle)
             there = frozenset(oracle.settings)
             taken = {
-                name: there & {one.name for one in members}
+                name: there & {module.name for module in members}
                 for name, members in self.priced.rows.items()
             }
             asked = [name for name, members in taken.items() if members]
@@ -237,7 +237,7 @@ class _Measuring:
                     confidence=_CONFIDENCE,
                 )
 
-            gains = {name: gained(one) for name, one in zip(asked, answers, strict=True)}
+            gains = {name: gained(answer) for name, answer in zip(asked, answers, strict=True)}
             same = frozenset(taken.keys() - set(asked))
             return _Measured(
                 gains={**gains, **{name: gained(own) for name in same}},
@@ -252,7 +252,9 @@ class _Measuring:
         base, candidate = finished.sources[0], finished.candidate
         assert isinstance(base, ModelSource)
         assert candidate is not None
-        modules = {one.name: ",".join(one.modules) for one in self.priced.quantised.modules}
+        modules = {
+            module.name: ",".join(module.modules) for module in self.priced.quantised.modules
+        }
         held = hold_settings(candidate.variant)
         variant = take_modules_from(base.variant, held, modules)
         inquiry = OracleRequest(
@@ -280,9 +282,9 @@ class _Measuring:
         blocks = [*oracle.blocks]
         rng = np.random.default_rng(self.finished.choices.task_options.seed)
         drawn = np.empty(0, dtype=np.intp)
-        for place in rng.permutation(len(blocks)):
-            if not drawn.size or drawn.size + len(blocks[place]) <= self.share * oracle.n_documents:
-                drawn = np.concatenate([drawn, blocks[place]])
+        for index in rng.permutation(len(blocks)):
+            if not drawn.size or drawn.size + len(blocks[index]) <= self.share * oracle.n_documents:
+                drawn = np.concatenate([drawn, blocks[index]])
         cost = (len(self.priced.rows) + 1) * drawn.size / oracle.n_documents
         if self.budget is not None and cost > self.budget:
             raise UsageError(
@@ -296,12 +298,12 @@ class _Measuring:
         """Labels of documents that belong together; () where each stands alone."""
         scale = subject.limit
         key: Key = subject.key
-        of_task = [one for one in self.finished.scored[0].tables if one.task == key[0]]
-        labelled = next((one for one in of_task if one.clusters), None)
+        of_task = [table for table in self.finished.scored[0].tables if table.task == key[0]]
+        labelled = next((table for table in of_task if table.clusters), None)
         if labelled is None:
             return ()
         labels = dict(zip(labelled.doc_ids.tolist(), labelled.clusters, strict=True))
-        own = next((one for one in of_task if one.key == key), labelled)
+        own = next((table for table in of_task if table.key == key), labelled)
         doc_ids = own.doc_ids.tolist() if scale is None else list(scale.doc_ids)
         return tuple(labels.get(doc_ids[row], f"document {doc_ids[row]}") for row in documents)
 
@@ -320,12 +322,12 @@ def _table(
     assert first is not None
     rows = []
     for name, members in priced.rows.items():
-        costs = [one.added_bytes for one in members]
+        costs = [member.added_bytes for member in members]
         failure = first.gains[name]
         rows.append(
             ModulePrice(
                 name=name,
-                modules=tuple(module for one in members for module in one.modules),
+                modules=tuple(module for member in members for module in member.modules),
                 added_bytes=None if None in costs else sum(cost or 0 for cost in costs),
                 kl=won[0].get(name),
                 metric=won[1].get(name),
@@ -357,16 +359,16 @@ def _won_back(found: _Measured | None) -> dict[str, WonBack]:
     """Rows that have a number, corrected for how many there are."""
     if found is None:
         return {}
-    gains = {name: one for name, one in found.gains.items() if isinstance(one, Gain)}
-    singles = {name: 1.0 if one.p_value is None else one.p_value for name, one in gains.items()}
+    gains = {name: gain for name, gain in found.gains.items() if isinstance(gain, Gain)}
+    singles = {name: 1.0 if gain.p_value is None else gain.p_value for name, gain in gains.items()}
     adjusted = dict(zip(singles, holm([*singles.values()]), strict=True))
     return {
         name: WonBack(
-            amount=one.amount,
-            low=one.low,
-            high=one.high,
+            amount=gain.amount,
+            low=gain.low,
+            high=gain.high,
             p_value=singles[name],
             adjusted_p=adjusted[name],
         )
-        for name, one in gains.items()
+        for name, gain in gains.items()
     }

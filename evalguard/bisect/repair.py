@@ -51,14 +51,14 @@ class JudgedRepair:
             state=gate.state,
             metrics=tuple(
                 RepairedMetric(
-                    task=one.task,
-                    filter=one.filter,
-                    metric=one.metric,
-                    sigma=one.sigma,
-                    outcome=one.outcome,
-                    gated=one.key in gate.gated,
+                    task=comparison.task,
+                    filter=comparison.filter,
+                    metric=comparison.metric,
+                    sigma=comparison.sigma,
+                    outcome=comparison.outcome,
+                    gated=comparison.key in gate.gated,
                 )
-                for one in self.judgement.comparisons
+                for comparison in self.judgement.comparisons
             ),
             limits=gate.limits,
         )
@@ -134,12 +134,12 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
             }
             for waiver in gate.waivers
         ]
-    more: dict[str, Value] = {
+    content: dict[str, Value] = {
         "pairs": [pair],
         **_asked_tasks(choices),
         "include_path": [str(path) for path in choices.task_options.include_paths],
         "clusters": {**choices.clusters.by_task, **_cluster_fields(finished)},
-        "answers": {task: one.entry for task, one in choices.answers.items()},
+        "answers": {task: expected.entry for task, expected in choices.answers.items()},
         "run": _run_block(choices),
         "gate": {
             "margin": _margin_value(gate.default_margin),
@@ -160,21 +160,25 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
     if choices.bisect.over != "settings" and finished.candidate is not None:
         variant = drop_idle_modules(variant, finished.candidate.variant)
     models = {"base": base.variant, "repaired": variant}
-    return guard_text(models, more, head=_HEAD)
+    return guard_text(models, content, head=_HEAD)
 
 
 def _asked_tasks(choices: Choices) -> dict[str, Value]:
     chats = choices.task_options.chats
     tasks: list[Value] = [task for task in choices.tasks if task not in chats]
     asked: dict[str, Value] = {"tasks": tasks} if tasks else {}
-    for one in chats.values():
-        asked["requests"] = str(one.path.absolute())
+    for chat in chats.values():
+        asked["requests"] = str(chat.path.absolute())
     return asked
 
 
 def _cluster_fields(finished: FinishedComparison) -> dict[str, Value]:
     """Task -> the field that its documents were clustered by."""
-    return {one.task: one.cluster_field for one in finished.report.comparisons if one.cluster_field}
+    return {
+        comparison.task: comparison.cluster_field
+        for comparison in finished.report.comparisons
+        if comparison.cluster_field
+    }
 
 
 def _metric_entries(gate: Gate) -> dict[str, Value]:

@@ -68,7 +68,10 @@ class LimitScale:
                 "settings cannot be told apart by it",
                 hint=f"limits that are searched: {', '.join(SEARCHED)}",
             )
-        counts = {one.doc_id: sum(asked.positions for asked in one.requests) for one in documents}
+        counts = {
+            document.doc_id: sum(asked.positions for asked in document.requests)
+            for document in documents
+        }
         scale = cls(
             task=task,
             limit=limit,
@@ -102,7 +105,7 @@ class LimitScale:
 
     def value(self, divergences: Sequence[Divergence]) -> float:
         """Sum over the positions of one document's requests; NaN where one has no distribution."""
-        return float(sum(float(np.sum(self._lost(one))) for one in divergences))
+        return float(sum(float(np.sum(self._lost(divergence))) for divergence in divergences))
 
     def scores(self, values: Floats) -> Floats:
         """Scores of documents by ``value``, shape (k,); higher is better, their mean is -figure."""
@@ -118,10 +121,14 @@ class LimitScale:
 
     def figure(self, documents: Sequence[DocumentDivergence]) -> float:
         """The divergence of a model in ``unit``; NaN where it was not measured."""
-        counted = [one for one in documents if any(asked.positions for asked in one.requests)]
-        if {one.doc_id for one in counted} != set(self.doc_ids):
+        counted = [
+            document
+            for document in documents
+            if any(asked.positions for asked in document.requests)
+        ]
+        if {document.doc_id for document in counted} != set(self.doc_ids):
             return math.nan
-        return float(sum(self.value(one.requests) for one in counted)) / self.positions
+        return float(sum(self.value(document.requests) for document in counted)) / self.positions
 
     def _lost(self, one: Divergence) -> Floats:
         if self.limit.metric == "kl_mean":
@@ -170,7 +177,7 @@ class AnswerScale:
             filter=table.filter,
             of=table.metric,
             limit=limit,
-            doc_ids=tuple(int(one) for one in table.doc_ids),
+            doc_ids=tuple(int(doc_id) for doc_id in table.doc_ids),
             answers=tuple(table.answers),
         )
 
@@ -206,10 +213,13 @@ class AnswerScale:
             table: of the metric, with all of these documents or some.
             rows: documents, as places in ``doc_ids``.
         """
-        found = dict(zip(table.doc_ids.tolist(), table.answers, strict=False))
-        asked = ((self.answers[row], found.get(self.doc_ids[row])) for row in rows)
-        told = [np.nan if other is None else float(one != other) for one, other in asked]
-        return np.array(told, dtype=np.float64)
+        answers = dict(zip(table.doc_ids.tolist(), table.answers, strict=False))
+        asked = ((self.answers[row], answers.get(self.doc_ids[row])) for row in rows)
+        changed = [
+            np.nan if answer is None else float(base_answer != answer)
+            for base_answer, answer in asked
+        ]
+        return np.array(changed, dtype=np.float64)
 
     def scores(self, values: Floats) -> Floats:
         """Scores of documents by ``values``, shape (k,); higher is better."""
@@ -290,8 +300,8 @@ class FigureScale:
 
     def values(self, table: ScoreTable) -> Floats:
         """What a table has for the n documents, shape (n,); NaN of one that is not known."""
-        found = values_by_document(table)
-        return np.array([found.get(doc, np.nan) for doc in self.doc_ids], dtype=np.float64)
+        by_document = values_by_document(table)
+        return np.array([by_document.get(doc, np.nan) for doc in self.doc_ids], dtype=np.float64)
 
     def scores(self, values: Floats) -> Floats:
         """Scores of documents by their values in a table, shape (k,); higher is better."""

@@ -110,13 +110,13 @@ def choose_subject(
     failing = gate.regressed if not failing_only else tuple(_real_failures(gate))
     reasons.extend(explain_chance(comparisons, gate) if failing_only else ())
     for keys in (failing, None, of_all):
-        found = (
+        subjects = (
             of_limits if keys is None else _metric_subjects(keys, comparisons, gate, sides, without)
         )
-        for one in found:
-            if isinstance(one, Subject):
-                return one
-            reasons.append(one)
+        for subject in subjects:
+            if isinstance(subject, Subject):
+                return subject
+            reasons.append(subject)
     return reasons[0] if reasons else "no metric that the gate judges has a number"
 
 
@@ -132,20 +132,25 @@ def explain_chance(comparisons: Sequence[Comparison], gate: GateResult) -> list[
 
     A search would find settings that make it on these documents, and on others they would not.
     """
-    by_key = {one.key: one for one in comparisons}
-    found: list[tuple[float, str]] = []
+    by_key = {comparison.key: comparison for comparison in comparisons}
+    explained: list[tuple[float, str]] = []
     for key, p_value in zip(gate.gated, gate.holm_p_values, strict=True):
-        one = by_key[key]
-        margin = gate.margin if one.margin is None else one.margin
-        above = one.sigma is not None and one.sigma > margin
-        if p_value is None or is_real(p_value, gate.level) or not above or one.key in gate.failed:
+        judged = by_key[key]
+        margin = gate.margin if judged.margin is None else judged.margin
+        above = judged.sigma is not None and judged.sigma > margin
+        if (
+            p_value is None
+            or is_real(p_value, gate.level)
+            or not above
+            or judged.key in gate.failed
+        ):
             continue
         text = (
-            f"the drift of {one.task} {one.metric} may be chance (paired p = {p_value:.2g}, "
+            f"the drift of {judged.task} {judged.metric} may be chance (paired p = {p_value:.2g}, "
             f"above {gate.real_level:g}), and no setting is blamed for chance"
         )
-        found.append((-(one.sigma or 0.0), text))
-    return [text for _, text in sorted(found)]
+        explained.append((-(judged.sigma or 0.0), text))
+    return [text for _, text in sorted(explained)]
 
 
 def unsearchable_failures(
@@ -161,7 +166,7 @@ def unsearchable_failures(
         *_metric_subjects(gate.regressed, comparisons, gate, sides, ()),
         *_limit_subjects(gate, sides, divergences, ()),
     ]
-    return [one for one in failing if isinstance(one, str)]
+    return [subject for subject in failing if isinstance(subject, str)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,15 +189,18 @@ def _metric_subjects(
     without: Collection[Key],
 ) -> Iterator[Subject | str]:
     """The metrics as subjects, or why they are none, the worst first."""
-    by_key = {one.key: one for one in comparisons}
-    wanted = [one for key in keys for one in _scored_comparisons(by_key[key], comparisons)]
+    by_key = {compared.key: compared for compared in comparisons}
+    wanted = [
+        compared for key in keys for compared in _scored_comparisons(by_key[key], comparisons)
+    ]
     ranked = sorted(
         (
-            one
-            for one in wanted
-            if one.key not in without and (one.sigma is not None or _is_share(one.key))
+            compared
+            for compared in wanted
+            if compared.key not in without
+            and (compared.sigma is not None or _is_share(compared.key))
         ),
-        key=lambda one: -(one.sigma or 0.0),
+        key=lambda compared: -(compared.sigma or 0.0),
     )
     for comparison in ranked:
         if _is_share(comparison.key):
@@ -242,11 +250,17 @@ def _limit_subjects(
     without: Collection[Key],
 ) -> list[Subject | str]:
     """The limits that fail, as subjects or why they are none; by how many times what is allowed."""
-    failing = [one for one in gate.limits if one.state == "regressed"]
-    found = [_limit_subject(one, divergences, sides, gate.level or _LEVEL) for one in failing]
-    subjects = [one for one in found if isinstance(one, Subject) and one.key not in without]
-    subjects.sort(key=lambda one: -one.scale.margin(one.sigma))
-    return [*subjects, *(one for one in found if isinstance(one, str))]
+    failing = [limit for limit in gate.limits if limit.state == "regressed"]
+    outcomes = [
+        _limit_subject(limit, divergences, sides, gate.level or _LEVEL) for limit in failing
+    ]
+    subjects = [
+        outcome
+        for outcome in outcomes
+        if isinstance(outcome, Subject) and outcome.key not in without
+    ]
+    subjects.sort(key=lambda subject: -subject.scale.margin(subject.sigma))
+    return [*subjects, *(outcome for outcome in outcomes if isinstance(outcome, str))]
 
 
 def _limit_subject(
@@ -363,6 +377,6 @@ def _scored_comparisons(one: Comparison, comparisons: Sequence[Comparison]) -> I
     if not one.subtasks:
         yield one
         return
-    for other in comparisons:
-        if other.task in one.subtasks and other.metric == one.metric and not other.subtasks:
-            yield other
+    for subtask in comparisons:
+        if subtask.task in one.subtasks and subtask.metric == one.metric and not subtask.subtasks:
+            yield subtask

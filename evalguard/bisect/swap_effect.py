@@ -109,10 +109,10 @@ def measure_swap_effects(
         say=say,
         open_oracle=open_oracle,
     )
-    found: dict[str, SwapEffect] = {}
+    effects: dict[str, SwapEffect] = {}
     for group in _without_nesting(names):
-        found |= measuring.effects(group)
-    return tuple(found[name] for name in modules)
+        effects |= measuring.effects(group)
+    return tuple(effects[name] for name in modules)
 
 
 def _without_nesting(names: Sequence[str]) -> list[list[str]]:
@@ -120,7 +120,7 @@ def _without_nesting(names: Sequence[str]) -> list[list[str]]:
     groups: list[list[str]] = []
     for name in names:
         for group in groups:
-            if not any(_nested(name, other) or _nested(other, name) for other in group):
+            if not any(_nested(name, member) or _nested(member, name) for member in group):
                 group.append(name)
                 break
         else:
@@ -133,15 +133,15 @@ def _nested(name: str, outer: str) -> bool:
 
 
 def _worst_metric(finished: FinishedComparison) -> Key:
-    found = choose_subject(
+    subject = choose_subject(
         finished.report.comparisons,
         finished.report.gate,
         finished.scored[0].tables,
         failing_only=False,
     )
-    if not isinstance(found, Subject):
-        raise UsageError(found, hint="name a metric that is a mean or a sum over documents")
-    return found.key
+    if not isinstance(subject, Subject):
+        raise UsageError(subject, hint="name a metric that is a mean or a sum over documents")
+    return subject.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,16 +189,16 @@ class _Measuring:
         own, *answers = oracle.measure_all([(everything, documents), *questions])
         if isinstance(own, Untestable):
             raise own
-        found: dict[str, SwapEffect] = {}
+        effects: dict[str, SwapEffect] = {}
         for name, taken in zip(asked, answers, strict=True):
             if isinstance(taken, Untestable):
-                found[name] = self._failed(name, taken)
+                effects[name] = self._failed(name, taken)
             else:
-                found[name] = self._compared(oracle, name, own, taken)
+                effects[name] = self._compared(oracle, name, own, taken)
         for name in names:
-            if name not in found:  # its two values are one in the loaded model
-                found[name] = replace(self._compared(oracle, name, own, own), same=True)
-        return found
+            if name not in effects:  # its two values are one in the loaded model
+                effects[name] = replace(self._compared(oracle, name, own, own), same=True)
+        return effects
 
     def _failed(self, name: str, error: EvalguardError | Untestable) -> SwapEffect:
         task, filter_name, metric = self.key
@@ -216,7 +216,7 @@ class _Measuring:
     def _compared(
         self, oracle: SettingsOracle, name: str, own: Floats, taken: Floats
     ) -> SwapEffect:
-        table = next(one for one in self.finished.scored[0].tables if one.key == self.key)
+        table = next(table for table in self.finished.scored[0].tables if table.key == self.key)
         scale = oracle.scale
         gain = estimate_gain(
             scale,
@@ -297,5 +297,5 @@ def _paired_mean(differences: Floats, clusters: Sequence[str]) -> tuple[float, f
     if clusters:
         sums = cluster_sums(differences, None, clusters)
         return float(np.mean(differences)), cluster_stderr(sums), sums.count
-    found = moments(differences, None)
-    return found.point, found.stderr, int(differences.size)
+    moment = moments(differences, None)
+    return moment.point, moment.stderr, int(differences.size)

@@ -117,5 +117,7 @@ def _environments_result(found: list[KeptEnvironment], as_json: bool) -> Command
     from evalguard.comparison.cache import render_environments
 
     if as_json:
-        return CommandResult(lambda: json.dumps([asdict(one) for one in found], indent=2))
+        return CommandResult(
+            lambda: json.dumps([asdict(environment) for environment in found], indent=2)
+        )
     return CommandResult(partial(render_environments, found))

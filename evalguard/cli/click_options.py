@@ -56,11 +56,11 @@ def _read_tasks(typed: str) -> tuple[str, ...]:
 
 def _check_limits_once(limits: Iterable[tuple[str, Any]]) -> None:
     """Refuse two limits on one figure: the gate would silently hold to one of them."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in limits:
-        if found.setdefault(name, value) != value:
+        if values.setdefault(name, value) != value:
             raise UsageError(
-                f"--gate-metric {name} is given twice: {found[name]} and {value}",
+                f"--gate-metric {name} is given twice: {values[name]} and {value}",
                 hint="one limit a figure",
             )
 
@@ -249,9 +249,9 @@ class Command(click.Command):
         """
         words = list(args)
         try:
-            left = super().parse_args(ctx, args)
+            remaining = super().parse_args(ctx, args)
             self._refuse_empty(ctx, words)
-            return left
+            return remaining
         except click.NoSuchOption as error:
             moved = explain_move(error.option_name) if self.moves else None
             if moved is None:
@@ -260,7 +260,7 @@ class Command(click.Command):
         except click.UsageError as error:
             named = any(word.partition("=")[0] in ("--base", "--cand") for word in words)
             bare = isinstance(error, click.MissingParameter) or type(error) is click.UsageError
-            if named or not bare or all(one.name != "cand" for one in self.params):
+            if named or not bare or all(parameter.name != "cand" for parameter in self.params):
                 raise
             _, given, _ = self.make_parser(ctx).parse_args(words)
             if not given:

@@ -82,7 +82,7 @@ def _dump(
 ) -> CommandResult:
     from evalguard.tracing.dump_activations import dump, render_dump
 
-    found = dump(
+    dumped = dump(
         base,
         folder,
         documents=read_document_ids(documents),
@@ -92,4 +92,4 @@ def _dump(
         port=port,
         **read_compare_options(given),
     )
-    return CommandResult(lambda: "\n".join(render_dump(found)))
+    return CommandResult(lambda: "\n".join(render_dump(dumped)))

@@ -135,8 +135,8 @@ def _usage_error(error: click.ClickException) -> UsageError:
 
 def _with_quotes(error: EvalguardError) -> str:
     """What happened; the end of a log in lines of its own."""
-    if any("\n" in one.text for one in error.quotes):
-        return "\n".join([f"{error}:", *(one.text for one in error.quotes)])
+    if any("\n" in quote.text for quote in error.quotes):
+        return "\n".join([f"{error}:", *(quote.text for quote in error.quotes)])
     return f"{error}{quotes_text(error.quotes)}"
 
 

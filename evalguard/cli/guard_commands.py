@@ -71,7 +71,7 @@ def check_command(files: tuple[Path, ...]) -> Job:
 def _check(files: tuple[Path, ...]) -> CommandResult:
     from evalguard.comparison.listing import check_guards
 
-    lines = check_guards(files, note=lambda told: click.echo(f"note: {told}", err=True))
+    lines = check_guards(files, note=lambda note: click.echo(f"note: {note}", err=True))
     return CommandResult(partial("\n".join, lines))
 
 
@@ -140,10 +140,10 @@ def _tasks(
 ) -> CommandResult:
     from evalguard.comparison.listing import list_tasks, render_tasks
 
-    found = list_tasks(pattern, config=config, include_path=include_path)
-    for note in found.notes:
+    listing = list_tasks(pattern, config=config, include_path=include_path)
+    for note in listing.notes:
         click.echo(f"note: {note}", err=True)
-    return CommandResult(partial(_as_json if as_json else render_tasks, found.names))
+    return CommandResult(partial(_as_json if as_json else render_tasks, listing.names))
 
 
 def _as_json(content: Any) -> str:

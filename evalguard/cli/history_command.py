@@ -118,10 +118,10 @@ def _trend(
     check_trend_files(output)
     verbose, file = given.pop("verbose"), _take_history_file(given)
     scanned = {name: given.pop(name) for name in ("last", "alpha", "looks")}
-    found = find_trends(file, HistorySelection(**given), **scanned, everything=everything)
-    result = _history_result(found, as_json, verbose)
+    trends = find_trends(file, HistorySelection(**given), **scanned, everything=everything)
+    result = _history_result(trends, as_json, verbose)
     if output:
-        write_trends(found, output)
+        write_trends(trends, output)
         return result if as_json else replace(result, text=str)
     return result
 
@@ -147,10 +147,10 @@ def _flips(
     from evalguard.nights.history_questions import HistorySelection, find_flips
 
     file = _take_history_file(given)
-    found = find_flips(
+    flips = find_flips(
         file, HistorySelection(**given), first=first, second=second, everything=everything
     )
-    return _history_result(found, as_json)
+    return _history_result(flips, as_json)
 
 
 @history_command.command("export", short_help="Write it as parquet files.")

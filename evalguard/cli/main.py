@@ -193,7 +193,7 @@ class _Commands(Mapping[str, click.Command]):
     """The commands by name; a command's file is imported when it is the one asked for."""
 
     def __init__(self) -> None:
-        listed = [one for section in _SECTIONS.values() for one in section.items()]
+        listed = [entry for section in _SECTIONS.values() for entry in section.items()]
         self._files = {name: file for name, (file, _) in listed if _is_given(name)}
 
     def __getitem__(self, name: str) -> click.Command:

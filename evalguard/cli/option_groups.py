@@ -61,9 +61,11 @@ def take(
 
 def take_all(*without: str, of: type[CompareOptions] = CompareOptions) -> tuple[Decorator, ...]:
     """Every option that can be typed, under the headings in their order."""
-    typed = [one for one in declared_options(of).values() if one.option.help]
+    typed = [declared for declared in declared_options(of).values() if declared.option.help]
     left_out = (*without, "quiet")  # is among those about what is shown
-    named = [one.name for one in sorted(typed, key=_heading) if one.name not in left_out]
+    named = [
+        declared.name for declared in sorted(typed, key=_heading) if declared.name not in left_out
+    ]
     return (*take(*named, of=of), UNCHANGED_SINCE, *SHOWING)
 
 
@@ -81,13 +83,13 @@ def _heading(declared: DeclaredOption) -> int:
 def _click_option(declared: DeclaredOption, **instead: Any) -> Decorator:
     option = declared.option
     by_kind = None if option.kind is None else _KINDS.get(option.kind)
-    said = dict(_typed_as(declared) if by_kind is None else by_kind)
-    said |= {"group": option.group, "help": option.help, "show_default": option.shows_default}
-    said |= instead
+    attributes = dict(_typed_as(declared) if by_kind is None else by_kind)
+    attributes |= {"group": option.group, "help": option.help, "show_default": option.shows_default}
+    attributes |= instead
     if option.metavar is not None:
-        said["metavar"] = option.metavar
-    flags = said.pop("flags", declared.flags)
-    return click.option(*flags, declared.name, cls=Option, **said)
+        attributes["metavar"] = option.metavar
+    flags = attributes.pop("flags", declared.flags)
+    return click.option(*flags, declared.name, cls=Option, **attributes)
 
 
 def _typed_as(declared: DeclaredOption) -> dict[str, Any]:

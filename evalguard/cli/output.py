@@ -182,10 +182,10 @@ def reserve_stdout() -> Iterator[None]:
         _flush(sys.stdout)
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         with contextlib.suppress(OSError):  # a descriptor that the caller closed needs no care
-            kept = os.dup(1)
-            stack.callback(os.close, kept)
+            stdout_copy = os.dup(1)
+            stack.callback(os.close, stdout_copy)
             os.dup2(2, 1)
-            stack.callback(os.dup2, kept, 1)
+            stack.callback(os.dup2, stdout_copy, 1)
             stack.callback(_flush, sys.__stdout__)
         yield
 

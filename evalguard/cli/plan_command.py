@@ -123,8 +123,8 @@ def _refuse_without_effect(context: click.Context) -> None:
 def _plan(base: str, cand: str, *, as_json: bool, verbose: bool, **given: Any) -> CommandResult:
     from evalguard.planning.plan_run import plan
 
-    found = plan(base, cand, **read_compare_options(given))
-    return show_result(found, as_json=as_json, verbose=verbose)
+    planned = plan(base, cand, **read_compare_options(given))
+    return show_result(planned, as_json=as_json, verbose=verbose)
 
 
 def _from_run(
@@ -133,5 +133,5 @@ def _from_run(
     from evalguard.planning.plan_run import plan_from_run
 
     del pilot  # a stored run is its own pilot
-    found = plan_from_run(run, **read_compare_options(given))
-    return show_result(found, as_json=as_json, verbose=verbose)
+    planned = plan_from_run(run, **read_compare_options(given))
+    return show_result(planned, as_json=as_json, verbose=verbose)

@@ -42,9 +42,9 @@ def _tracked(
     from evalguard.report.tracked_view import tracked_views
 
     reports = track_stored(runs, track, documents=documents, quiet=quiet)
-    failed = any(sent.state == "failed" for one in reports for sent in one.tracked)
+    failed = any(sent.state == "failed" for report in reports for sent in report.tracked)
     lines: list[str] = []
-    for one in reports:
-        lines += [f"{one.run_folder}:"] if len(reports) > 1 else []
-        lines += map(str, tracked_views(one))
+    for report in reports:
+        lines += [f"{report.run_folder}:"] if len(reports) > 1 else []
+        lines += map(str, tracked_views(report))
     return CommandResult(partial("\n".join, lines), EXIT_FAILED if failed else EXIT_PASSED)

@@ -72,18 +72,18 @@ class StoredRequest:
         """
         file = folder / _REQUEST_FILE
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-            if found["schema"] != REQUEST_SCHEMA:
+            document = json.loads(file.read_text(encoding="utf-8"))
+            if document["schema"] != REQUEST_SCHEMA:
                 raise UsageError(f"{file} is not an {REQUEST_SCHEMA} document", hint=_RESUME_HINT)
-            _check_checksum(file, found)
-            given = dict(found["options"])
+            _check_checksum(file, document)
+            given = dict(document["options"])
             if given.pop("use_history", True) is False:  # as earlier versions said it
                 given["history"] = str(NO_HISTORY)
             options = make_options(None, **given)
             return cls(
-                base=str(found["base"]),
-                candidate=str(found["candidate"]),
-                cwd=Path(found["cwd"]),
+                base=str(document["base"]),
+                candidate=str(document["candidate"]),
+                cwd=Path(document["cwd"]),
                 options=options,
             )
         except OSError as error:

@@ -191,9 +191,9 @@ def drop_environments(
 def render_environments(found: Sequence[KeptEnvironment]) -> str:
     """Return environments as text, two lines each."""
     lines = []
-    for one in found:
+    for entry in found:
         lines += [
-            f"{Path(one.path).name[:16]}  Python {one.python}, {size_text(one.size)}",
-            f"  {', '.join(one.requirements)}",
+            f"{Path(entry.path).name[:16]}  Python {entry.python}, {size_text(entry.size)}",
+            f"  {', '.join(entry.requirements)}",
         ]
     return "\n".join(lines) or "There are none."

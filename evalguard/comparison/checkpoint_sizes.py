@@ -137,14 +137,14 @@ def _find_place(variant: Variant, arguments: Mapping[str, Value]) -> Path:
 
 
 def _find_named(name: str, subfolder: str, revision: str = "") -> Path:
-    place = Path(name).expanduser()
-    if not place.exists():
-        hub_id, said = split_revision(name)
-        snapshot = hub_snapshot(hub_id, revision or said, subfolder)
+    folder = Path(name).expanduser()
+    if not folder.exists():
+        hub_id, named_revision = split_revision(name)
+        snapshot = hub_snapshot(hub_id, revision or named_revision, subfolder)
         if snapshot is None:
             raise EvaluationError(f"{name} is neither a folder nor in the hub's cache here")
-        place = snapshot
-    return place / subfolder if subfolder else place
+        folder = snapshot
+    return folder / subfolder if subfolder else folder
 
 
 def _loaded_as(
@@ -162,10 +162,10 @@ def _loaded_as(
         and variant.assignment.get(setting.name) != setting.reference
     ]
     dtype = "" if description is None else description.dtype
-    other = dtype if dtype and not stored.packing and variant.model in HF_TYPES else ""
+    loaded_dtype = dtype if dtype and not stored.packing and variant.model in HF_TYPES else ""
     parts = [
         quantised,
-        other if other != stored.dtype and not quantised else "",
+        loaded_dtype if loaded_dtype != stored.dtype and not quantised else "",
         f"changed by {', '.join(changing)}" if changing else "",
         "with an adapter" if arguments.get("peft") else "",
     ]
@@ -173,17 +173,17 @@ def _loaded_as(
 
 
 def _quantised_while_loading(arguments: Mapping[str, Value]) -> str:
-    found = arguments.get("quantization_config")
-    told: Mapping[str, Value] = found if isinstance(found, dict) else {}
-    told = {**arguments, **told}
+    nested = arguments.get("quantization_config")
+    config: Mapping[str, Value] = nested if isinstance(nested, dict) else {}
+    config = {**arguments, **config}
     kind = ""
-    if told.get("load_in_4bit"):
-        kind = str(told.get("bnb_4bit_quant_type") or "4 bits")
-    elif told.get("load_in_8bit"):
+    if config.get("load_in_4bit"):
+        kind = str(config.get("bnb_4bit_quant_type") or "4 bits")
+    elif config.get("load_in_8bit"):
         kind = "int8"
-    elif told.get("quant_type") is not None:
-        kind = str(told["quant_type"])
-    method = str(told.get("quant_method") or told.get("quantization") or "")
+    elif config.get("quant_type") is not None:
+        kind = str(config["quant_type"])
+    method = str(config.get("quant_method") or config.get("quantization") or "")
     if kind and not method:
         method = "bitsandbytes"
     return f"{method} {kind}".strip()

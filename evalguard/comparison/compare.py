@@ -100,8 +100,8 @@ def compare_pair_of(
     cwd = Path.cwd()
     request = StoredRequest(base=base, candidate=candidate, cwd=cwd, options=options)
     with keep_servers():
-        found = compare_sides(base, candidate, options, cwd=cwd, recurring=recurring)
-        return finish_run(found, request)
+        finished = compare_sides(base, candidate, options, cwd=cwd, recurring=recurring)
+        return finish_run(finished, request)
 
 
 def compare_sides(
@@ -236,8 +236,8 @@ def resolve_request(
     second, of_second = with_tokens_of(sources[0], sources[1])
     first, of_first = with_tokens_of(second, sources[0])
     sources = first, second
-    told = tuple(filter(None, (of_first, of_second)))
-    choices = replace(choices, notes=(*choices.notes, *notes, *told))
+    token_notes = tuple(filter(None, (of_first, of_second)))
+    choices = replace(choices, notes=(*choices.notes, *notes, *token_notes))
     check_models(source for source in sources if isinstance(source, ModelSource))
     return sources, choices
 
@@ -246,10 +246,10 @@ def _read_stored_base(
     base: str, candidate: str, guards: GuardSet, options: CompareOptions, *, cwd: Path
 ) -> BaselineSource | ReferenceSource | None:
     """What a run folder, a history or a reference file keeps of a base; None: a model is named."""
-    found = None if base in guards.names else _find_stored_base(base, cwd)
-    if found is None:
+    stored = None if base in guards.names else _find_stored_base(base, cwd)
+    if stored is None:
         return None
-    path, name = found
+    path, name = stored
     if options.base_model_args or options.base_set:
         raise UsageError(
             f"{path} has a base that was scored before: no model is loaded, so model arguments "

@@ -154,7 +154,7 @@ SideTables = tuple[tuple[ScoreTable, ...], tuple[NotCompared, ...], Mapping[str,
 def tables_of_run(source: StoredSource, draw: TaskSample) -> SideTables:
     """A finished run's scores of the documents drawn so far."""
     tables = tuple(_pick_rows(table, draw) for table in tables_of_task(source, draw.task))
-    left_out = tuple(left for left in source.run.not_compared if left.task == draw.task)
+    left_out = tuple(omitted for omitted in source.run.not_compared if omitted.task == draw.task)
     fields = {task: of for task, of in source.run.fields.items() if task == draw.task}
     return tables, left_out, fields
 

@@ -79,8 +79,8 @@ def _publish(finished: FinishedComparison, request: StoredRequest) -> CompareRep
 
 
 def _build_result(decided: CompareReport, report: CompareReport) -> CompareResult:
-    later = (one for one in report.findings if one not in decided.findings)
-    problems = tuple(one.text for one in later if one.kind == "not_stored")
+    later = (finding for finding in report.findings if finding not in decided.findings)
+    problems = tuple(finding.text for finding in later if finding.kind == "not_stored")
     return CompareResult(report, problems)
 
 

@@ -35,12 +35,17 @@ def refuse_undirected(
     They are shown, with a note; where the gate lists one of them, or has no other, they fail: which
     way the candidate went is not known.
     """
-    found, fatal = gate.undirected(one.comparison for one in compared)
-    keys = {comparison.key for comparison in found}
+    undirected, fatal = gate.undirected(metric.comparison for metric in compared)
+    keys = {comparison.key for comparison in undirected}
     if fatal:
-        return [_undirected(one) if one.comparison.key in keys else one for one in compared], ()
-    notes = (f"{c.task} {c.metric}: {_NO_DIRECTION}: it is shown, not gated" for c in found)
-    shown = [_without_verdict(one) if not one.comparison.directed else one for one in compared]
+        return [
+            _undirected(metric) if metric.comparison.key in keys else metric for metric in compared
+        ], ()
+    notes = (f"{c.task} {c.metric}: {_NO_DIRECTION}: it is shown, not gated" for c in undirected)
+    shown = [
+        _without_verdict(metric) if not metric.comparison.directed else metric
+        for metric in compared
+    ]
     return shown, tuple(dict.fromkeys(notes))
 
 
@@ -113,24 +118,24 @@ def judge_comparisons(
     Raises:
         UsageError, ValueError: as ``Gate.judge``.
     """
-    unknown = [(one.task, one.filter, one.metric) for one in left_out]
-    listed = gate.missing([one.comparison for one in compared], unknown)
-    keys = (*(one.comparison.key for one in compared), *unknown)
+    unknown = [(omitted.task, omitted.filter, omitted.metric) for omitted in left_out]
+    listed = gate.missing([metric.comparison for metric in compared], unknown)
+    keys = (*(metric.comparison.key for metric in compared), *unknown)
     known = {name for key in keys for name in metric_names(*key)}
     compared = [
         *compared,
         *(MetricComparison(comparison=_missing_metric(name, known)) for name in listed),
     ]
     compared, undirected = refuse_undirected(compared, gate)
-    comparisons = _with_q_values([one.comparison for one in compared])
+    comparisons = _with_q_values([metric.comparison for metric in compared])
     judged = gate.judge(comparisons, distributions, broken, shares, bounds)
     comparisons = tuple(
         complete_verdict(
-            replace(one, comparison=settled),
+            replace(metric, comparison=settled),
             holm_p_value=judged.holm_p_value(settled.key),
             metrics=len(judged.gated),
         )
-        for one, settled in zip(compared, gate.with_outcomes(comparisons, judged), strict=True)
+        for metric, settled in zip(compared, gate.with_outcomes(comparisons, judged), strict=True)
     )
     if gate.fail_on == "margin":
         judged = replace(judged, family_false_alarm_estimate=_crossing_rate(compared, judged.gated))
@@ -144,11 +149,13 @@ def judge_comparisons(
             *undirected,
             *_ungated_notes(comparisons, judged.gated),
             *_misspelled_metrics(gate.advisory, known),
-            *_misspelled_tasks(gate.declared, {one.comparison.task for one in compared}),
+            *_misspelled_tasks(gate.declared, {metric.comparison.task for metric in compared}),
         ),
         findings=(
             *gate.find_unused_waivers(comparisons, judged),
-            *find_few_documents([(one.comparison, one.contributions) for one in compared], judged),
+            *find_few_documents(
+                [(metric.comparison, metric.contributions) for metric in compared], judged
+            ),
         ),
     )
 
@@ -180,9 +187,9 @@ def _misspelled_metrics(advisory: Sequence[str], known: Collection[str]) -> Iter
 def _misspelled_tasks(declared: Sequence[str], asked: Collection[str]) -> Iterator[str]:
     """Tasks that a guard file expects answers of, not asked, and much like one that was."""
     tasks = dict.fromkeys(split_name(name)[0] for name in declared)
-    others = [task for task in asked if task not in tasks]
+    unlisted = [task for task in asked if task not in tasks]
     for task in tasks:
-        if task not in asked and (meant := nearest(task, sorted(others))):
+        if task not in asked and (meant := nearest(task, sorted(unlisted))):
             yield f"answers: of the guard file lists {task}, which was not asked{meant}"
 
 
@@ -196,9 +203,9 @@ def _ungated_notes(comparisons: Sequence[Comparison], gated: Sequence[Key]) -> I
         if group in inner or judged & tasks or group not in judged:
             continue
         metrics = {c.metric for c in aggregates}
-        others = {c.metric for c in comparisons if c.task in tasks} - metrics
-        verb = "has" if len(others) == 1 else "have"
-        without = f"; {', '.join(sorted(others))} {verb} no aggregate" if others else ""
+        unaggregated = {c.metric for c in comparisons if c.task in tasks} - metrics
+        verb = "has" if len(unaggregated) == 1 else "have"
+        without = f"; {', '.join(sorted(unaggregated))} {verb} no aggregate" if unaggregated else ""
         yield (
             f"the gate judges {group} as a whole: its {len(tasks)} subtasks are shown, and not "
             f"gated{without} (gate: {{subtasks: true}} in the guard file gates them)"
@@ -220,15 +227,15 @@ def _crossing_rate(compared: Sequence[MetricComparison], gated: Sequence[Key]) -
     there are two or more.
     """
     chosen, margins = [], []
-    for one in compared:
-        told, parts = one.comparison, one.contributions
-        if told.key not in gated or told.false_alarm_probability is None:
+    for metric in compared:
+        comparison, parts = metric.comparison, metric.contributions
+        if comparison.key not in gated or comparison.false_alarm_probability is None:
             continue
-        if parts is not None and parts.unit == 0.0 and told.bit_identical:  # 0 in any unit
+        if parts is not None and parts.unit == 0.0 and comparison.bit_identical:  # 0 in any unit
             parts = replace(parts, unit=1.0)
-        early = told.stopping is not None and told.stopping.early
-        if parts is None or early or not parts.unit > 0.0 or told.margin is None:
+        early = comparison.stopping is not None and comparison.stopping.early
+        if parts is None or early or not parts.unit > 0.0 or comparison.margin is None:
             return None
         chosen.append(parts)
-        margins.append(told.margin)
+        margins.append(comparison.margin)
     return crossing_chance(chosen, margins) if len(chosen) > 1 else None

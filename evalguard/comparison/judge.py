@@ -77,7 +77,7 @@ def build_report(
             notes=(*judgement.notes, *held.notes),
         )
     judged = replace(judged, judgement=judgement)
-    more = (*judgement.notes, *note_untested_code(judged.differences, scored))
+    notes = (*judgement.notes, *note_untested_code(judged.differences, scored))
     generations = judgement.generations
     return CompareReport(
         base=base.identity,
@@ -96,7 +96,7 @@ def build_report(
         not_compared=_uncompared(base, candidate, judgement),
         findings=tuple(chain.from_iterable(check(judged) for check in CHECKS)),
         notes=tuple(
-            dict.fromkeys((*choices.notes, *judged.notes, *_report_notes(base, candidate), *more))
+            dict.fromkeys((*choices.notes, *judged.notes, *_report_notes(base, candidate), *notes))
         ),
         command=redacted_text(options.command),
         version=evalguard.__version__,
@@ -113,11 +113,11 @@ def judge_scores(
     base, candidate = scored
     tables = [
         cluster_documents(
-            drop_incomparable(side.tables, other.not_compared),
-            {**other.fields, **side.fields},  # what a history keeps has none
+            drop_incomparable(side.tables, other_side.not_compared),
+            {**other_side.fields, **side.fields},  # what a history keeps has none
             choices.clusters,
         )
-        for side, other in ((base, candidate), (candidate, base))
+        for side, other_side in ((base, candidate), (candidate, base))
     ]
     if stops is None:  # documents of one cluster do not come one by one
         tables = [*cluster_equal_prompts(*tables)]
@@ -232,13 +232,15 @@ def _compare_clusters(
         ]
         for side in tables
     )
-    (found,) = compare(*clustered)
-    return found
+    (metric,) = compare(*clustered)
+    return metric
 
 
 def _vocabulary(scored: tuple[ScoredSide, ScoredSide]) -> int:
     """Tokens of the models' vocabulary, the larger of two; 0 where neither side says it."""
-    return max(0 if one.description is None else one.description.vocabulary_size for one in scored)
+    return max(
+        0 if side.description is None else side.description.vocabulary_size for side in scored
+    )
 
 
 def _unjudged_tasks(
@@ -254,11 +256,13 @@ def _unjudged_tasks(
     if not compared:
         return
     base, candidate = scored
-    judged = {one.comparison.task for one in compared}
+    judged = {metric.comparison.task for metric in compared}
     left_out = [*base.not_compared, *candidate.not_compared, *undefined]
     answered = base.samples.keys() & candidate.samples.keys()
-    for task in dict.fromkeys(left.task for left in left_out if left.task in answered - judged):
-        first = next(left for left in left_out if left.task == task)
+    for task in dict.fromkeys(
+        omitted.task for omitted in left_out if omitted.task in answered - judged
+    ):
+        first = next(omitted for omitted in left_out if omitted.task == task)
         metric = first.metric or "every metric"
         reason = f"no metric of {task} can be compared, so nothing is known of it: {first.reason}"
         failed = failed_comparison((task, first.filter, metric), reason)

@@ -52,13 +52,13 @@ def check_guards(files: Sequence[Path], *, note: Callable[[str], None]) -> list[
     errors: list[GuardFileError] = []
     for file in dict.fromkeys(files) or (None,):
         try:
-            found = load_guards(
+            guards = load_guards(
                 file, cwd=Path.cwd(), allow_code=False, check=partial(_find_problems, note=note)
             ).require_own()
         except GuardFileError as error:
             errors.append(error)
         else:
-            lines += map(_guard_line, found.guards)
+            lines += map(_guard_line, guards.guards)
     if errors:
         raise _join_errors(errors)
     return lines
@@ -131,8 +131,8 @@ def _note_unread_weights(
     try:
         check_quantisation(str(arguments["pretrained"]), folder / "config.json", named)
     except UsageError as error:
-        place = file.document.problem(model.place("model_args", "pretrained"), "").where
-        note(f"{place}: {error}; {error.hint}")
+        location = file.document.problem(model.place("model_args", "pretrained"), "").where
+        note(f"{location}: {error}; {error.hint}")
 
 
 def _arguments(model: Inherited) -> Iterator[tuple[Loc, str, Value]]:
@@ -177,8 +177,8 @@ def _check_tasks(file: ValidatedFile) -> Iterator[Problem]:
     for loc, names in (((), file.file.tasks), *of_pairs):
         for at, name in enumerate(names):
             places.setdefault(name, (*loc, "tasks", at))
-    named = [resolve_path(one, document.folder) for one in file.file.include_path]
-    folders = [one for one in named if os.path.isdir(one)]
+    named = [resolve_path(path, document.folder) for path in file.file.include_path]
+    folders = [folder for folder in named if os.path.isdir(folder)]
     complete = len(folders) == len(named) and ("include_path",) not in file.dropped
     try:
         for fault in find_task_faults(tuple(places), (*embedded_tasks(), *folders)):
@@ -211,19 +211,19 @@ def _guard_line(guard: Guard) -> str:
         (len(guard.pairs), "pair"),
         (sum(len(variant.settings) for variant in guard.variants.values()), "setting"),
     )
-    told = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in numbers]
-    return printable(f"{guard.label}: {', '.join(told)}")
+    counts = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in numbers]
+    return printable(f"{guard.label}: {', '.join(counts)}")
 
 
 def _join_errors(errors: Sequence[GuardFileError]) -> GuardFileError:
-    first, *others = errors
-    if not others:
+    first, *remaining = errors
+    if not remaining:
         return first
     hints = dict.fromkeys(error.hint for error in errors if error.hint)
     return GuardFileError(
         first.what,
         where=first.where,
-        others=[*first.others, *map(str, others)],
+        others=[*first.others, *map(str, remaining)],
         hint="\n".join(hints),
     )
 
@@ -329,12 +329,12 @@ def describe_types() -> list[dict[str, Value]]:
 def render_types(types: Sequence[dict[str, Value]]) -> str:
     """Return the types as text, and where lm-eval's stand."""
     lines = ["hf", "  ready: Hugging Face models, by evalguard's fast scorer"]
-    for one in types:
-        missing, needed = one["missing"], one["requirements"]
+    for entry in types:
+        missing, needed = entry["missing"], entry["requirements"]
         assert isinstance(missing, list)
         assert isinstance(needed, list)
         state = "ready" if not missing else f"pip install {' '.join(map(str, needed))}"
-        lines += [str(one["type"]), f"  {state}: {one['purpose']}"]
+        lines += [str(entry["type"]), f"  {state}: {entry['purpose']}"]
     lines += [
         "",
         "Any model of a guard file may have an environment of its own instead",
@@ -388,10 +388,10 @@ def list_tasks(pattern: str, *, config: Path | None, include_path: Sequence[Path
         tuple(dict.fromkeys(path.resolve() for path in paths)),
         lm_eval=not pattern.startswith(_OWN_PREFIX),
     )
-    found = sorted(name for name in names if fnmatchcase(name, pattern))
-    if not found:
+    matching = sorted(name for name in names if fnmatchcase(name, pattern))
+    if not matching:
         raise UsageError(
             f"no task matches '{pattern}'{nearest(pattern, names)}",
             hint="* stands for any text: evalguard tasks 'lambada*'; --include-path adds a folder",
         )
-    return TaskList(tuple(found), notes)
+    return TaskList(tuple(matching), notes)

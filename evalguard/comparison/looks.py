@@ -228,7 +228,7 @@ class _SequentialRun:
     def scored(self) -> tuple[ScoredSide, ScoredSide]:
         """Both sides, with the documents that were drawn."""
         drawn = {draw.task: draw.drawn for draw in self.draws.values()}
-        evaluations = (one.evaluation(drawn) for one in self.asked)
+        evaluations = (asked.evaluation(drawn) for asked in self.asked)
         base, candidate = (self._side(source, evaluations) for source in self.sources)
         sides = limit_to_candidate_tasks(base, candidate), candidate
         return with_named_figures(sides, self.choices.gate, self.choices.answers)
@@ -291,7 +291,7 @@ class _SequentialRun:
         if grouped:
             looks, reason = looks[-1:], f"the gate judges its group {grouped[0]} as a whole"
         figures = figures_of_task(self.choices.gate.figure_names, requests.task)
-        if figures and any(one.kind == "generate_until" for one in requests.requests):
+        if figures and any(request.kind == "generate_until" for request in requests.requests):
             looks = looks[-1:]
             reason = f"the gate asks for a figure of its answers ({figures[0].name})"
         documents = set(requests.doc_ids)
@@ -309,7 +309,7 @@ class _SequentialRun:
     def _rule(self, sides: Iterable[tuple[TablesByKey, TablesByKey]]) -> StoppingRule:
         """The rule for as many gated metrics as may stop early, as the first documents show."""
         gate = self.choices.gate
-        keys = [key for base, other in sides for key in base if key in other]
+        keys = [key for base, candidate in sides for key in base if key in candidate]
         return StoppingRule(
             margin=gate.default_margin,
             alpha=self.alpha,
@@ -324,7 +324,10 @@ class _SequentialRun:
     ) -> tuple[BrokenDocument, ...]:
         """Broken documents among those drawn: the gate fails, and all of them have to be told."""
         described = [asked.description for asked in self.asked]
-        vocabulary = max([one.vocabulary_size for one in described if one is not None], default=0)
+        vocabulary = max(
+            [description.vocabulary_size for description in described if description is not None],
+            default=0,
+        )
         tables = list(base.values()), list(candidate.values())
         return find_broken_documents((samples[0], samples[1]), tables, vocabulary=vocabulary)
 
@@ -342,11 +345,13 @@ class _SequentialRun:
                 scores = next(asked).scores(draw.task, draw.drawn)
                 sides.append((scores.tables, scores.not_compared, {draw.task: scores.fields}))
                 samples.append({draw.task: scores})
-        (base, left_of_base, fields), (candidate, left, candidate_fields) = sides
+        (base, left_of_base, fields), (candidate, left_of_candidate, candidate_fields) = sides
         fields = {**candidate_fields, **fields}  # a history keeps none
         clusters = self.choices.clusters
         return (
-            index_tables(cluster_documents(drop_incomparable(base, left), fields, clusters)),
+            index_tables(
+                cluster_documents(drop_incomparable(base, left_of_candidate), fields, clusters)
+            ),
             index_tables(
                 cluster_documents(
                     drop_incomparable(candidate, left_of_base), candidate_fields, clusters

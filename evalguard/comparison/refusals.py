@@ -216,7 +216,7 @@ def _check_shown(source: ModelSource, gate: Gate) -> None:
     whole = "name the model itself (model: hf, or a GGUF file: llama_cpp) for base and candidate"
     limits = [limit.metric for limit in gate.limits if limit.of_distributions]
     shown = source.variant.model_args.get(TOP_ARGUMENT)
-    if all(one in BOUNDED for one in limits):
+    if all(metric in BOUNDED for metric in limits):
         if shown:
             return
         raise UsageError(
@@ -236,9 +236,11 @@ def _check_shown(source: ModelSource, gate: Gate) -> None:
 
 def _check_stored(source: StoredSource, gate: Gate) -> None:
     """Scores that were kept are all there is of a model that is not asked any more."""
-    kept = isinstance(source, BaselineSource)
-    what = f"the stored base '{source.name}'" if kept else f"the finished run '{source.name}'"
-    instead = _GIVE_MODEL if kept else "name the model instead of its run"
+    is_baseline = isinstance(source, BaselineSource)
+    what = (
+        f"the stored base '{source.name}'" if is_baseline else f"the finished run '{source.name}'"
+    )
+    instead = _GIVE_MODEL if is_baseline else "name the model instead of its run"
     if gate.needs_distributions:
         raise UsageError(
             f"the gate has limits on {_distribution_limits(gate)}, and {what} holds scores, no "
@@ -255,7 +257,7 @@ def _check_stored(source: StoredSource, gate: Gate) -> None:
         )
     asks_for_answers = any(limit.metric == OF_ANSWERS for limit in gate.limits)
     if asks_for_answers and not shown:
-        instead = "give its run folder in place of the history" if kept else instead
+        instead = "give its run folder in place of the history" if is_baseline else instead
         raise UsageError(
             f"the gate has a limit on {OF_ANSWERS}, and {what} keeps no answers",
             hint=f"{instead}, or leave out the limit",
@@ -311,8 +313,8 @@ def _check_arguments(variant: Variant, arguments: Mapping[str, Value]) -> None:
     """Refuse what `evalguard check` refuses of a model's arguments, those of settings included."""
     own = variant.environment is not None and variant.serve is None
     kind = "transformers" if own and variant.model in HF_TYPES else variant.model
-    place = f"{arguments.get('pretrained')}/{arguments.get('subfolder') or ''}"
-    here = variant.build is None and Path(place, _CONFIG_FILE).expanduser().is_file()
+    folder = f"{arguments.get('pretrained')}/{arguments.get('subfolder') or ''}"
+    here = variant.build is None and Path(folder, _CONFIG_FILE).expanduser().is_file()
     for name, value in arguments.items():
         name, _, inner = name.partition(".")
         if name != "trust_remote_code":  # a permission, and no argument
@@ -320,7 +322,7 @@ def _check_arguments(variant: Variant, arguments: Mapping[str, Value]) -> None:
                 kind,
                 name,
                 None if inner else value,
-                folder=Path(place).expanduser() if here else None,
+                folder=Path(folder).expanduser() if here else None,
                 code_allowed=variant.trust_remote_code,
                 runs_here=not own,
             )

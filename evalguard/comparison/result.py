@@ -98,7 +98,7 @@ class CompareResult(Result[CompareReport]):
         """
         import pandas as pd
 
-        return pd.DataFrame([distribution_row(one) for one in self.distributions])
+        return pd.DataFrame([distribution_row(distribution) for distribution in self.distributions])
 
     def rendered(self, chosen: Format) -> str:
         """Return the report in a format, as the text of a file.
@@ -143,7 +143,9 @@ def _influence_columns(influence: Influence | None) -> dict[str, object]:
     names = [f.name for f in dataclasses.fields(Influence)]
     row = {f"influence_{name}": getattr(influence, name, None) for name in names}
     if influence is not None:
-        row["influence_documents"] = [dataclasses.astuple(one) for one in influence.documents]
+        row["influence_documents"] = [
+            dataclasses.astuple(document) for document in influence.documents
+        ]
     return row
 
 

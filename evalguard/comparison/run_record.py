@@ -53,15 +53,15 @@ def compute_document_drifts(
         allow: differences between the sides that were allowed when they were paired.
     """
     base, candidate = ({table.key: table for table in side.tables} for side in scored)
-    found: dict[str, dict[str, Drifts]] = {}
+    by_task: dict[str, dict[str, Drifts]] = {}
     for comparison in report.comparisons:
         key = comparison.key
         if comparison.outcome == "failed" or key not in base or key not in candidate:
             continue
         drifts = _metric_drifts(comparison, base[key], candidate[key], allow)
         if drifts is not None:
-            found.setdefault(key[0], {})[drift_column(key[1], key[2])] = drifts
-    return found
+            by_task.setdefault(key[0], {})[drift_column(key[1], key[2])] = drifts
+    return by_task
 
 
 def _metric_drifts(
@@ -109,7 +109,7 @@ def describe_metrics(tables: Sequence[ScoreTable]) -> list[dict[str, Any]]:
     """The facts of a task's tables as plain data."""
     names = [field.name for field in fields(MetricFacts)]
     facts = [MetricFacts(**{name: getattr(table, name) for name in names}) for table in tables]
-    return [write_record(one) for one in facts]
+    return [write_record(fact) for fact in facts]
 
 
 def name_tokens(
@@ -119,15 +119,15 @@ def name_tokens(
 
     Distributions are compared of models with one vocabulary, so that either side's will do.
     """
-    found = [
-        one.token_ids
+    token_ids = [
+        request.token_ids
         for task in divergences
         for document in task.documents
-        for one in document.requests
+        for request in document.requests
     ]
-    if not found:
+    if not token_ids:
         return {}
-    ids = np.unique(np.concatenate(found)).tolist()
+    ids = np.unique(np.concatenate(token_ids)).tolist()
     for source in sources:
         if isinstance(source, ModelSource) and source.variant.model in HF_TYPES:
             texts = token_texts(source.variant.model_args, ids)
@@ -178,25 +178,25 @@ def build_token_columns(
     Bounds of KL are there where it was estimated from a reference, and what each token says where
     its tokenizer is at hand.
     """
-    found = [
-        (document.doc_id, number, one)
+    scored = [
+        (document.doc_id, number, request)
         for document in divergences.documents
-        for number, one in enumerate(document.requests)
-        if one.positions
+        for number, request in enumerate(document.requests)
+        if request.positions
     ]
-    parts = [one for _, _, one in found]
-    lengths = [one.positions for one in parts]
+    parts = [request for _, _, request in scored]
+    lengths = [part.positions for part in parts]
     columns: dict[str, NDArray[Any]] = {
-        "doc_id": np.repeat([doc_id for doc_id, _, _ in found], lengths),
-        "request": np.repeat([number for _, number, _ in found], lengths),
+        "doc_id": np.repeat([doc_id for doc_id, _, _ in scored], lengths),
+        "request": np.repeat([number for _, number, _ in scored], lengths),
         "position": np.concatenate([np.arange(length) for length in lengths]),
     }
     for name, field in _TOKEN_COLUMNS.items():
         if getattr(parts[0], field) is not None:
-            columns[name] = np.concatenate([getattr(one, field) for one in parts])
+            columns[name] = np.concatenate([getattr(part, field) for part in parts])
     if texts:
-        said = [texts.get(one, f"#{one}") for one in columns["token_id"].tolist()]
-        columns["text"] = np.array(said, dtype=object)
+        labels = [texts.get(token_id, f"#{token_id}") for token_id in columns["token_id"].tolist()]
+        columns["text"] = np.array(labels, dtype=object)
     return columns
 
 
@@ -218,10 +218,10 @@ def _places(scores: TaskScores | None) -> dict[int, int]:
     if scores is None:
         return {}
     places: dict[int, int] = {}
-    for place, doc_id in enumerate(column_of(scores.samples, "doc_id")):
+    for row, doc_id in enumerate(column_of(scores.samples, "doc_id")):
         if not isinstance(doc_id, int):
             raise EvaluationError(f"task '{scores.task}': document id {doc_id!r} is not a number")
-        places[doc_id] = place
+        places[doc_id] = row
     return places
 
 
@@ -242,7 +242,7 @@ def _side_column(
     values = column_of(scores.samples, name)
     if len(values) == len(doc_ids) and [*places] == doc_ids:
         return values
-    return [values[places[one]] if one in places else None for one in doc_ids]
+    return [values[places[doc_id]] if doc_id in places else None for doc_id in doc_ids]
 
 
 def _shared_column(
@@ -292,9 +292,13 @@ def write_run_folder(
                 facts = {name: describe_metrics(of.tables) for name, of in sides if of is not None}
                 columns = add_drift_columns(columns, drifts.get(task, {}))
                 folder.write_samples(task, columns, facts)
-            for task, found in divergences.items():
-                if any(one.positions for document in found.documents for one in document.requests):
-                    folder.write_tokens(task, build_token_columns(found, texts))
+            for task, divergence in divergences.items():
+                if any(
+                    request.positions
+                    for document in divergence.documents
+                    for request in document.requests
+                ):
+                    folder.write_tokens(task, build_token_columns(divergence, texts))
             written = replace(written, files=dict(folder.digests))
             folder.write_result(compare_document(written))
             folder.commit()

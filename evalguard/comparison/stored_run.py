@@ -173,8 +173,8 @@ def _read_documents(
 
 def _with_location(report: CompareReport, folder: Path) -> CompareReport:
     """A run folder that was moved is where it is now; the same place keeps its spelling."""
-    said = report.run_folder
-    same = said is not None and Path(said).resolve() == folder.resolve()
+    recorded = report.run_folder
+    same = recorded is not None and Path(recorded).resolve() == folder.resolve()
     return report if same else replace(report, run_folder=str(folder))
 
 
@@ -189,12 +189,12 @@ def describe_differences(then: Mapping[str, Value], now: Mapping[str, Value]) ->
         then: of the stored base: python, platform, device, threads, packages ...
         now: the same of the candidate.
     """
-    found = list(_differing_values(then, now))
-    if not found:
+    differing = list(_differing_values(then, now))
+    if not differing:
         return ()
     return (
         "the stored base was scored elsewhere or with other versions: "
-        f"{'; '.join(found)}. Scores may differ by that alone",
+        f"{'; '.join(differing)}. Scores may differ by that alone",
     )
 
 

@@ -58,9 +58,9 @@ def read_side_rows(
     answered = columns.get(f"{own}scores", ())
     return tuple(
         _with_infinities(
-            {name.removeprefix(own): values[place] for name, values in columns.items()}
+            {name.removeprefix(own): values[index] for name, values in columns.items()}
         )
-        for place, scores in enumerate(answered)
+        for index, scores in enumerate(answered)
         if scores is not None
     )
 
@@ -110,22 +110,22 @@ def read_stored_tables(
     columns = read_samples(file, [*_SHARED_COLUMNS, *(f"{side}:{name}" for name in _SIDE_COLUMNS)])
     if f"{side}:scores" not in columns:
         return None
-    told = read_sample_facts(file).get(side)
-    if told is None:
+    facts = read_sample_facts(file).get(side)
+    if facts is None:
         raise UsageError(
             f"{file} was written by an earlier evalguard, which did not keep how its metrics are "
             "made",
             hint="compare the two models once more: that run keeps what is needed",
         )
-    if not told:
+    if not facts:
         return None
     try:
-        if any(one.get("figure") for one in told):
+        if any(fact.get("figure") for fact in facts):
             columns |= read_samples(file, [f"{side}:{name}" for name in _ANSWER_COLUMNS])
         rows = _rows_of_columns(columns, side)
         # of a run that an evalguard made which did not look
         check_loglikelihoods(task, {row["doc_id"]: _row_loglikelihoods(row) for row in rows})
-        return _read_tables(task, told, rows, source)
+        return _read_tables(task, facts, rows, source)
     except (ValueError, KeyError, TypeError, AttributeError, StoreError) as error:
         raise StoreError(
             f"{file} is damaged: its {side} is not what was written ({error})",
@@ -136,17 +136,17 @@ def read_stored_tables(
 def _read_tables(
     task: str, told: Sequence[SampleRow], rows: Sequence[SampleRow], source: str
 ) -> StoredTables:
-    facts = [MetricFacts.read(one) for one in told]
+    facts = [MetricFacts.read(entry) for entry in told]
     left_out = tuple(
-        NotCompared(task=task, filter=one.filter, metric=one.metric, reason=_OWN_AGGREGATION)
-        for one in facts
-        if one.aggregation == "other"
+        NotCompared(task=task, filter=fact.filter, metric=fact.metric, reason=_OWN_AGGREGATION)
+        for fact in facts
+        if fact.aggregation == "other"
     )
-    scores = [one for one in facts if one.aggregation != "other" and not one.figure]
+    scores = [fact for fact in facts if fact.aggregation != "other" and not fact.figure]
     return StoredTables(
         tables=(
-            *(_build_table(task, one, rows, source) for one in scores),
-            *_figure_tables(task, [one for one in facts if one.figure], rows, source),
+            *(_build_table(task, fact, rows, source) for fact in scores),
+            *_figure_tables(task, [fact for fact in facts if fact.figure], rows, source),
         ),
         not_compared=left_out,
         fields=read_fields({row["doc_id"]: json.loads(row["doc"]) for row in rows}),
@@ -161,9 +161,9 @@ def _figure_tables(
         return ()
     blank = _blank_table(task, facts[0], rows, source)
     blank = replace(blank, run={k: v for k, v in blank.run.items() if k != EXPECTED})
-    names = tuple(dict.fromkeys(one.metric for one in facts))
-    told = next((one.run[EXPECTED] for one in facts if EXPECTED in one.run), None)
-    expected = None if told is None else ExpectedAnswer.read(told)
+    names = tuple(dict.fromkeys(fact.metric for fact in facts))
+    recorded = next((fact.run[EXPECTED] for fact in facts if EXPECTED in fact.run), None)
+    expected = None if recorded is None else ExpectedAnswer.read(recorded)
     return figure_tables(blank, answers_by_document(task, rows), names, expected)
 
 
@@ -230,8 +230,10 @@ def _row_values(statistics: DocumentStatistics, rows: Sequence[SampleRow]) -> ND
     values = statistics.values
     if statistics.aggregation in LOGLIKELIHOODS:
         values = restore_infinities(values, [_only_text(row) for row in rows])
-    given = ([one for one in row.get("loglikelihood") or () if one is not None] for row in rows)
-    unsound = [any(math.isnan(one) or one == math.inf for one in of) for of in given]
+    given = (
+        [value for value in row.get("loglikelihood") or () if value is not None] for row in rows
+    )
+    unsound = [any(math.isnan(value) or value == math.inf for value in of) for of in given]
     return np.where(np.array(unsound, dtype=np.bool_), math.nan, values)
 
 
@@ -244,15 +246,17 @@ def _only_text(row: SampleRow) -> str | None:
 
 def _with_infinities(row: SampleRow) -> SampleRow:
     """A row with minus infinity where a server wrote a number for it."""
-    told = row.get("loglikelihood")
-    if not told or not any(one is not None and one <= NO_PROBABILITY for one in told):
+    likelihoods = row.get("loglikelihood")
+    if not likelihoods or not any(
+        likelihood is not None and likelihood <= NO_PROBABILITY for likelihood in likelihoods
+    ):
         return row
     asked = list(_row_arguments(row))
-    if len(asked) != len(told):
+    if len(asked) != len(likelihoods):
         return row
-    tokens = row.get("token_logprobs") or [None] * len(told)
+    tokens = row.get("token_logprobs") or [None] * len(likelihoods)
     restored = []
-    for value, of, arguments in zip(told, tokens, asked, strict=True):
+    for value, of, arguments in zip(likelihoods, tokens, asked, strict=True):
         last = arguments[-1] if arguments else None
         text = last if isinstance(last, str) else row.get("prompt")
         known = None if value is None else restore_infinity(value, token_logprobs=of, text=text)
@@ -262,8 +266,8 @@ def _with_infinities(row: SampleRow) -> SampleRow:
 
 def _row_loglikelihoods(row: SampleRow) -> list[float]:
     """Of a document's distinct requests."""
-    found = dict(zip(row["arguments"], row.get("loglikelihood") or (), strict=False))
-    return [value for value in found.values() if value is not None]
+    likelihoods = dict(zip(row["arguments"], row.get("loglikelihood") or (), strict=False))
+    return [value for value in likelihoods.values() if value is not None]
 
 
 def _row_arguments(row: SampleRow) -> Iterator[Sequence[object]]:
@@ -273,8 +277,8 @@ def _row_arguments(row: SampleRow) -> Iterator[Sequence[object]]:
 
 def _row_answers(rows: Sequence[SampleRow], facts: MetricFacts) -> tuple[str, ...]:
     """What was answered; () where any document's answer is not known."""
-    found = [row["answers"].get(facts.filter, {}).get(facts.metric) for row in rows]
-    return tuple(found) if all(isinstance(one, str) for one in found) else ()
+    answers = [row["answers"].get(facts.filter, {}).get(facts.metric) for row in rows]
+    return tuple(answers) if all(isinstance(answer, str) for answer in answers) else ()
 
 
 _COMPARE_AGAIN = "compare the two models once more: that run can be a base"
@@ -333,9 +337,13 @@ def _uncompared_metrics(
     report: CompareReport, tables: tuple[StoredTables, ...]
 ) -> tuple[NotCompared, ...]:
     """What has no scores: of these documents, or already when the run was made."""
-    here = [left for of in tables for left in of.not_compared]
-    known = {(left.task, left.filter, left.metric) for left in here}
-    then = [one for one in report.not_compared if (one.task, one.filter, one.metric) not in known]
+    here = [omitted for of in tables for omitted in of.not_compared]
+    known = {(omitted.task, omitted.filter, omitted.metric) for omitted in here}
+    then = [
+        omitted
+        for omitted in report.not_compared
+        if (omitted.task, omitted.filter, omitted.metric) not in known
+    ]
     return (*here, *then)
 
 
@@ -346,11 +354,11 @@ def read_score_tables(run: StoredRun, side: SideName) -> tuple[StoredTables, ...
         UsageError, StoreError: as ``read_stored_tables``.
     """
     identity = run.report.base if side == "base" else run.report.candidate
-    found = (
+    stored = (
         read_stored_tables(run.samples(task), task, side, source=f"stored run {identity.name}")
         for task in run.tasks
     )
-    return tuple(one for one in found if one is not None)
+    return tuple(tables for tables in stored if tables is not None)
 
 
 def mark_as_stored(identity: RunIdentity, created: str) -> RunIdentity:
@@ -380,17 +388,19 @@ def _check_values(
     path: Path, report: CompareReport, side: SideName, tables: tuple[StoredTables, ...]
 ) -> None:
     """Refuse samples that are of another run than the result beside them."""
-    told = {
-        ((one.task, one.filter, one.metric), one.n_used): getattr(one, side)
-        for one in report.comparisons
+    expected = {
+        ((comparison.task, comparison.filter, comparison.metric), comparison.n_used): getattr(
+            comparison, side
+        )
+        for comparison in report.comparisons
     }
     for table in (table for of in tables for table in of.tables):
-        value, found = told.get((table.key, table.n)), _metric_value(table)
-        if value is None or not (math.isfinite(value) and math.isfinite(found)):
+        value, computed = expected.get((table.key, table.n)), _metric_value(table)
+        if value is None or not (math.isfinite(value) and math.isfinite(computed)):
             continue
-        if not math.isclose(found, value, rel_tol=1e-9, abs_tol=1e-12):
+        if not math.isclose(computed, value, rel_tol=1e-9, abs_tol=1e-12):
             raise MisalignedRunsError(
-                f"{path}: the samples of {' '.join(table.key)} give {found:.6g} for the {side}, "
+                f"{path}: the samples of {' '.join(table.key)} give {computed:.6g} for the {side}, "
                 f"and its result.json says {value:.6g}: they are not of one run",
                 hint=_COMPARE_AGAIN,
             )

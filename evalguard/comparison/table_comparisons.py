@@ -57,20 +57,20 @@ def list_missing_aggregates(
 ) -> tuple[NotCompared, ...]:
     """What groups say they aggregate, and none of their subtasks has; lm-eval has no number."""
     having = {
-        (one.comparison.task, one.comparison.metric, name)
-        for one in compared
-        for name in (one.comparison.filter, None)
+        (metric.comparison.task, metric.comparison.metric, name)
+        for metric in compared
+        for name in (metric.comparison.filter, None)
     }
-    found: dict[tuple[str, str, str], None] = {}
+    missing: dict[tuple[str, str, str], None] = {}
     for group in (*sides[0], *sides[1]):
         for entry in group.metrics:
             for name in entry.filters or (None,):
                 if not any((task, entry.metric, name) in having for task in group.tasks):
-                    found[group.name, name or "", entry.metric] = None
+                    missing[group.name, name or "", entry.metric] = None
     reason = "the group aggregates it, and none of its subtasks has it"
     return tuple(
         NotCompared(task=task, filter=name, metric=metric, reason=reason)
-        for task, name, metric in found
+        for task, name, metric in missing
     )
 
 
@@ -85,25 +85,27 @@ class _Subtasks:
     @classmethod
     def of(cls, compared: Sequence[MetricComparison], left_out: Sequence[NotCompared]) -> _Subtasks:
         sizes: dict[str, int] = {}
-        for one in compared:
-            task = one.comparison.task
-            sizes[task] = max(one.comparison.n, sizes.get(task, 0))
+        for metric in compared:
+            task = metric.comparison.task
+            sizes[task] = max(metric.comparison.n, sizes.get(task, 0))
         by_key = {
-            (one.comparison.task, one.comparison.filter, one.comparison.metric): one
-            for one in compared
+            (metric.comparison.task, metric.comparison.filter, metric.comparison.metric): metric
+            for metric in compared
         }
-        missing = {(left.task, left.filter, left.metric): left.reason for left in left_out}
+        missing = {
+            (omitted.task, omitted.filter, omitted.metric): omitted.reason for omitted in left_out
+        }
         return cls(by_key, sizes, missing)
 
     def plan(self, group: TaskGroup) -> dict[tuple[str, str], bool | None]:
         """(filter, metric) -> whether weighted by size, for what the subtasks have."""
-        found: dict[tuple[str, str], bool | None] = {}
+        weighting: dict[tuple[str, str], bool | None] = {}
         for entry in group.metrics:
             filters = entry.filters
             if filters is None:
                 filters = tuple(sorted(self._filters(group, entry.metric)))
-            found.update({(name, entry.metric): entry.weight_by_size for name in filters})
-        return found
+            weighting.update({(name, entry.metric): entry.weight_by_size for name in filters})
+        return weighting
 
     def _filters(self, group: TaskGroup, metric: str) -> set[str]:
         keys = (*self.by_key, *self.missing)
@@ -167,15 +169,15 @@ def _build_aggregate(
 def _aggregate_problem(parts: Sequence[SubtaskKey], subtasks: _Subtasks) -> str:
     """Why these subtasks give no aggregate, or ""."""
     reasons = {part[0]: subtasks.missing[part] for part in parts if part in subtasks.missing}
-    found = [subtasks.by_key[part].comparison for part in parts if part in subtasks.by_key]
-    reasons |= {c.task: c.reason for c in found if c.outcome == "failed"}
+    comparisons = [subtasks.by_key[part].comparison for part in parts if part in subtasks.by_key]
+    reasons |= {c.task: c.reason for c in comparisons if c.outcome == "failed"}
     if reasons:
         first = next(iter(reasons))
         return (
             f"{len(reasons)} of {len(parts)} subtasks gave no number (first: {first}: "
             f"{reasons[first]})"
         )
-    if len({c.higher_is_better for c in found}) > 1:
+    if len({c.higher_is_better for c in comparisons}) > 1:
         return "its subtasks do not agree on whether higher is better"
     return ""
 
@@ -187,8 +189,8 @@ def _order_groups(
 ) -> Iterator[MetricComparison]:
     """Each group, then the groups inside it and its tasks; everything once."""
     by_task: dict[str, list[MetricComparison]] = {}
-    for one in compared:
-        by_task.setdefault(one.comparison.task, []).append(one)
+    for metric in compared:
+        by_task.setdefault(metric.comparison.task, []).append(metric)
     inner = {name for group in groups.values() for name in group.groups}
     outermost = [name for name in groups if name not in inner] or list(groups)
     done: set[str] = set()
@@ -222,7 +224,7 @@ def compare_tables(
 ) -> tuple[Comparison, ...]:
     """Compare every (task, filter, metric) that either run has; see ``compare_by_document``."""
     compared = compare_by_document(base, candidate, gate=gate, allow=allow)
-    return tuple(one.comparison for one in compared)
+    return tuple(metric.comparison for metric in compared)
 
 
 def compare_by_document(
@@ -249,9 +251,9 @@ def compare_by_document(
     bases = {table.key: table for table in base}
     candidates = {table.key: table for table in candidate}
     keys = list(dict.fromkeys([*bases, *candidates]))
-    other = prompts or {}
+    other_prompts = prompts or {}
     return tuple(
-        _compare_key(key, bases, candidates, gate, allow, stops, broken, other.get(key[0]))
+        _compare_key(key, bases, candidates, gate, allow, stops, broken, other_prompts.get(key[0]))
         for key in keys
     )
 
@@ -262,15 +264,15 @@ def split_comparable(
     """Part what was compared from metrics that have no number on these documents on either side."""
     left_out = tuple(
         NotCompared(
-            task=one.comparison.task,
-            filter=one.comparison.filter,
-            metric=one.comparison.metric,
-            reason=one.not_compared,
+            task=metric.comparison.task,
+            filter=metric.comparison.filter,
+            metric=metric.comparison.metric,
+            reason=metric.not_compared,
         )
-        for one in compared
-        if one.not_compared
+        for metric in compared
+        if metric.not_compared
     )
-    return tuple(one for one in compared if not one.not_compared), left_out
+    return tuple(metric for metric in compared if not metric.not_compared), left_out
 
 
 def drop_incomparable(
@@ -280,7 +282,7 @@ def drop_incomparable(
 
     A stored run does not hold a task's own aggregation, while a model beside it is scored by it.
     """
-    unread = {(left.task, left.filter, left.metric) for left in left_out}
+    unread = {(omitted.task, omitted.filter, omitted.metric) for omitted in left_out}
     return tuple(table for table in tables if table.rescoring is None or table.key not in unread)
 
 
@@ -301,16 +303,16 @@ def _compare_key(
     unknown = nothing_known(bases[key], candidates[key])
     if unknown is not None and not unknown.regression_stands:
         return _failed_comparison(bases[key], unknown.reason, unknown.quotes)
-    base, other = _with_direction(
+    base, candidate = _with_direction(
         *_with_side_caveats(bases[key], candidates[key]), gate.direction_of(key[0], key[2])
     )
     try:
-        paired = pair(base, other, allow=allow)
+        paired = pair(base, candidate, allow=allow)
     except MisalignedRunsError as error:
         how = prompts if error.of_prompts else None
         return _failed_comparison(base, _error_reason(error, how), how.quotes if how else ())
     if base.figure and not paired.base.n:
-        failed = _failed_comparison(base, _unknown_figure(base, other))
+        failed = _failed_comparison(base, _unknown_figure(base, candidate))
         decides = gate.covers(*key)
         return failed if decides else replace(failed, not_compared=failed.comparison.reason)
     early = None if stops is None else stops.early(paired, gate.margin_of(key[0], key[2]))

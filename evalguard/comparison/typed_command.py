@@ -22,9 +22,9 @@ def option_words(options: CompareOptions, names: Collection[str]) -> list[str]:
     """
     return [
         word
-        for name, one in declared_options(type(options)).items()
-        if name in names and (value := getattr(options, name)) != one.default
-        for word in _option_words(one, value)
+        for name, declared in declared_options(type(options)).items()
+        if name in names and (value := getattr(options, name)) != declared.default
+        for word in _option_words(declared, value)
     ]
 
 
@@ -35,11 +35,11 @@ def typed_comparison(base: str, candidate: str, options: CompareOptions) -> str:
     for from Python, or by a night.
     """
     asked = {
-        name: one
-        for name, one in declared_options(type(options)).items()
-        if one.option.repeated and getattr(options, name) != one.default
+        name: declared
+        for name, declared in declared_options(type(options)).items()
+        if declared.option.repeated and getattr(options, name) != declared.default
     }
-    if not all(one.option.help for one in asked.values()):
+    if not all(declared.option.help for declared in asked.values()):
         return ""  # a key of the guard file
     if isinstance(options.apply_chat_template, str):
         return ""  # a template by its name cannot be typed
@@ -66,8 +66,8 @@ def _option_words(declared: DeclaredOption, value: Any) -> Iterator[str]:
     elif kind == "names":
         yield from (option, ",".join(value))
     elif isinstance(value, (tuple, frozenset)):
-        for one in sorted(value) if isinstance(value, frozenset) else value:
-            yield from (option, str(one))
+        for item in sorted(value) if isinstance(value, frozenset) else value:
+            yield from (option, str(item))
     else:
         yield from (option, _word_text(value))
 

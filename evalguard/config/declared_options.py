@@ -100,7 +100,7 @@ class DeclaredOption:
     @property
     def flag(self) -> str:
         """The long name that is typed where the option is on, or has a value."""
-        return next(one for one in self.flags if one.startswith("--")).partition("/")[0]
+        return next(flag for flag in self.flags if flag.startswith("--")).partition("/")[0]
 
     @property
     def flag_when_off(self) -> str:
@@ -150,8 +150,8 @@ class DeclaredOption:
         elif kind == "batch_size" and value != "auto" and not _is_count(value, 1):
             raise self._refuse(value, "a number of sequences or 'auto'")
         elif get_origin(self.type) is frozenset:
-            for one in sorted(value - set(self.choices)):
-                raise self._refuse(one, " and ".join(sorted(self.choices)))
+            for unknown in sorted(value - set(self.choices)):
+                raise self._refuse(unknown, " and ".join(sorted(self.choices)))
         elif self.choices and value not in self.choices:
             raise self._refuse(value, _one_of(self.choices))
         elif get_origin(self.type) is Mapping:
@@ -187,9 +187,9 @@ def declared_options(record: type) -> Mapping[str, DeclaredOption]:
 def declared_keys(record: type, section: str) -> Mapping[str, DeclaredOption]:
     """Return those of a record's options that are keys of a section of guard files."""
     return {
-        name: one
-        for name, one in declared_options(record).items()
-        if one.option.key and one.option.section == section
+        name: declared
+        for name, declared in declared_options(record).items()
+        if declared.option.key and declared.option.section == section
     }
 
 
@@ -197,13 +197,13 @@ def declared_keys(record: type, section: str) -> Mapping[str, DeclaredOption]:
 def _read_fields(record: type) -> Mapping[str, DeclaredOption]:
     types = get_type_hints(record)
     return {
-        one.name: DeclaredOption(
-            name=one.name,
-            type=_without_none(types[one.name]),
-            default={} if one.default is MISSING else one.default,
-            option=one.metadata["option"],
+        record_field.name: DeclaredOption(
+            name=record_field.name,
+            type=_without_none(types[record_field.name]),
+            default={} if record_field.default is MISSING else record_field.default,
+            option=record_field.metadata["option"],
         )
-        for one in fields(record)
+        for record_field in fields(record)
     }
 
 
@@ -211,7 +211,7 @@ def _without_none(annotation: Any) -> Any:
     """The type of what is given; of several types all as they stand, since ``kind`` tells more."""
     if get_origin(annotation) not in (Union, UnionType):
         return annotation
-    given = [one for one in get_args(annotation) if one is not NoneType]
+    given = [member for member in get_args(annotation) if member is not NoneType]
     return given[0] if len(given) == 1 else annotation
 
 

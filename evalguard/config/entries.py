@@ -102,10 +102,10 @@ def expected_answers(
         may_read: whether a file may be read; one that may not is left out, and nothing is measured
             by this guard file until somebody trusts it.
     """
-    found, problems = {}, []
+    answers, problems = {}, []
     for task, entry in entries.items():
         reading = _Reading(loc=("answers", task), document=document, may_read=may_read)
-        found[task] = ExpectedAnswer(
+        answers[task] = ExpectedAnswer(
             json=entry.is_json,
             schema=reading.read("schema", entry.json_schema, check_schema),
             pattern=reading.read("pattern", entry.pattern, check_pattern, is_file=False) or "",
@@ -115,12 +115,12 @@ def expected_answers(
         )
         problems += reading.problems
         problems += _check(entry, reading.loc, document)
-    return found, problems
+    return answers, problems
 
 
 def _check(entry: AnswerEntry, loc: Loc, document: Document) -> Iterator[Problem]:
     given = (entry.json_schema, entry.pattern, entry.tools)
-    if not entry.is_json and all(one is None for one in given):
+    if not entry.is_json and all(value is None for value in given):
         yield document.problem(
             loc,
             f"{_dotted(loc)} says nothing: it has none of {', '.join(_KINDS)}",
@@ -165,8 +165,8 @@ class _Reading:
         return given
 
     def _tell(self, key: str, message: str) -> None:
-        place = (*self.loc, key)
-        self.problems.append(self._document.problem(place, f"{_dotted(self.loc)}.{message}"))
+        location = (*self.loc, key)
+        self.problems.append(self._document.problem(location, f"{_dotted(self.loc)}.{message}"))
 
 
 def _read_json_file(path: Path) -> Any:

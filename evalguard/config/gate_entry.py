@@ -141,14 +141,14 @@ class LimitsEntry(GuardEntry):
 
     @model_validator(mode="after")
     def _check_limits(self) -> LimitsEntry:
-        for name, one in (self.__pydantic_extra__ or {}).items():
-            if one.limit is not None:
+        for name, entry in (self.__pydantic_extra__ or {}).items():
+            if entry.limit is not None:
                 try:
-                    Limit.parse(name, one.limit)
+                    Limit.parse(name, entry.limit)
                 except UsageError as error:
                     raise ValueError(str(error)) from error
                 if split_name(name)[1] not in _SHARES:
-                    raise ValueError(f"a limit of {name} without braces: {name}: {one.limit:g}")
+                    raise ValueError(f"a limit of {name} without braces: {name}: {entry.limit:g}")
         return self
 
     kl_mean: float | None = _distance("mean KL divergence from the base, in nats a token.")
@@ -170,7 +170,7 @@ class LimitsEntry(GuardEntry):
     same_topk: float | None = _share("mean share of the most probable tokens that both have.")
 
 
-_DEFAULTS = {one.name: one.default for one in fields(Gate)}
+_DEFAULTS = {field.name: field.default for field in fields(Gate)}
 DECLARED = declared_keys(CompareOptions, "gate")
 """Keys that are options, too, and are declared with those."""
 
@@ -182,10 +182,10 @@ else:
         __base__=GuardEntry,
         **{
             name: (
-                MarginField if one.option.kind == "margin" else key_type(one),
-                key_field(one, default=_DEFAULTS[name]),
+                MarginField if option.option.kind == "margin" else key_type(option),
+                key_field(option, default=_DEFAULTS[name]),
             )
-            for name, one in DECLARED.items()
+            for name, option in DECLARED.items()
         },
     )
 

@@ -56,8 +56,8 @@ def raise_problems(problems: Iterable[Problem]) -> None:
     ordered = sorted(set(problems))
     if not ordered:
         return
-    first, *others = ordered[:SHOWN]
-    lines = [f"{problem.where}: {problem.message}" for problem in others]
+    first, *further = ordered[:SHOWN]
+    lines = [f"{problem.where}: {problem.message}" for problem in further]
     if len(ordered) > SHOWN:
         lines.append(f"and {len(ordered) - SHOWN} more")
     hints = dict.fromkeys(problem.hint for problem in ordered[:SHOWN] if problem.hint)
@@ -132,16 +132,16 @@ def compose(text: str, label: str) -> yaml.Node | None:
         return root
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = ": ".join(part for part in (error.context, error.problem) if part)
-        if r"'\t' that cannot start" in said:
+        message = ": ".join(part for part in (error.context, error.problem) if part)
+        if r"'\t' that cannot start" in message:
             refuse(
                 label,
                 mark.line + 1 if mark else 0,
                 "is not YAML: a tab stands where only blanks may",
             )
         begun = error.context_mark
-        said += f" (begun on line {begun.line + 1})" if begun and error.problem_mark else ""
-        refuse(label, mark.line + 1 if mark else 0, f"is not YAML: {said}")
+        message += f" (begun on line {begun.line + 1})" if begun and error.problem_mark else ""
+        refuse(label, mark.line + 1 if mark else 0, f"is not YAML: {message}")
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         refuse(label, line, f"is not YAML: character {error.character!r} is not allowed")
@@ -305,14 +305,14 @@ class Document:
             lines[new] = self.line(old)
             if isinstance(value, Mapping):
                 return {
-                    key: kept({} if (*old, key) in parts else one, (*old, key), (*new, key))
-                    for key, one in value.items()
+                    key: kept({} if (*old, key) in parts else inner, (*old, key), (*new, key))
+                    for key, inner in value.items()
                     if (*old, key) not in parts
-                    or (old == ("models",) and not isinstance(one, Mapping))
+                    or (old == ("models",) and not isinstance(inner, Mapping))
                 }
             if isinstance(value, list):
-                left = [at for at in range(len(value)) if (*old, at) not in parts]
-                return [kept(value[at], (*old, at), (*new, to)) for to, at in enumerate(left)]
+                remaining = [at for at in range(len(value)) if (*old, at) not in parts]
+                return [kept(value[at], (*old, at), (*new, to)) for to, at in enumerate(remaining)]
             return value
 
         data = kept(self.data, (), ())

@@ -134,14 +134,14 @@ def validate(document: Document) -> ValidatedFile:
     try:
         file = GuardFile.model_validate(document.data)
     except ValidationError as error:
-        problems = tuple(_problem(found, document) for found in error.errors())
-        dropped = frozenset(_part(found["loc"], document) for found in error.errors())
+        problems = tuple(_problem(detail, document) for detail in error.errors())
+        dropped = frozenset(_part(detail["loc"], document) for detail in error.errors())
         rest = document.without(dropped)
         try:
-            left = None if () in dropped else GuardFile.model_validate(rest.data)
+            sound = None if () in dropped else GuardFile.model_validate(rest.data)
         except ValidationError:
-            left = None
-        return ValidatedFile(file=left, document=rest, problems=problems, dropped=dropped)
+            sound = None
+        return ValidatedFile(file=sound, document=rest, problems=problems, dropped=dropped)
     if file.model_fields_set.isdisjoint(SAYING_SOMETHING):
         nothing = document.problem((), "the guard file has no 'models'", _NOTHING_SAID)
         return ValidatedFile(file=None, document=document, problems=(nothing,))
@@ -197,8 +197,10 @@ def _problem(found: Any, document: Document) -> Problem:
     suffix = ""
     if kind == "literal_error" and isinstance(found["input"], str):
         suffix = nearest(found["input"], _choices(found))
-    said = f"{dotted_key(loc)}: found {shown_location(found['input'])}, expected {expected}{suffix}"
-    return document.problem(loc, said)
+    mismatch = (
+        f"{dotted_key(loc)}: found {shown_location(found['input'])}, expected {expected}{suffix}"
+    )
+    return document.problem(loc, mismatch)
 
 
 def _expected(kind: str, found: Any) -> str:
@@ -251,7 +253,7 @@ def absent_paths(validated: ValidatedFile, models: Iterable[Inherited]) -> Itera
                 "the folder that holds the tasks' YAML files; a relative path starts at the guard "
                 "file",
             )
-    of_pairs = ((("pairs", n, "requests"), one.requests) for n, one in enumerate(parsed.pairs))
+    of_pairs = ((("pairs", n, "requests"), pair.requests) for n, pair in enumerate(parsed.pairs))
     for loc, named in ((("requests",), parsed.requests), *of_pairs):
         if named is not None and not os.path.isfile(resolve_path(named, document.folder)):
             yield document.problem(
@@ -259,17 +261,17 @@ def absent_paths(validated: ValidatedFile, models: Iterable[Inherited]) -> Itera
                 f"requests: there is no file {named}",
                 "a JSONL file of chat requests; a relative path starts at the guard file",
             )
-    told: dict[tuple[Loc, str], Problem] = {}
+    problems: dict[tuple[Loc, str], Problem] = {}
     for model in models:
         for loc, what, value in _named(model, built=validated.lacks(model.name, "build")):
             if isinstance(value, str) and _is_absent(value, document.folder):
-                found = document.problem(loc, f"{what}: there is nothing at {value}", _HINT)
-                told.setdefault((loc, value), found)
-        for name, inside, place in _absent_inside(model, document.folder):
+                problem = document.problem(loc, f"{what}: there is nothing at {value}", _HINT)
+                problems.setdefault((loc, value), problem)
+        for name, inside, pretrained in _absent_inside(model, document.folder):
             loc = model.place("model_args", name)
-            message = f"{name} of '{model.name}': there is no {inside} in {place}"
-            told.setdefault((loc, inside), document.problem(loc, message))
-    yield from told.values()
+            message = f"{name} of '{model.name}': there is no {inside} in {pretrained}"
+            problems.setdefault((loc, inside), document.problem(loc, message))
+    yield from problems.values()
 
 
 def _named(model: Inherited, *, built: bool) -> Iterator[tuple[Loc, str, Value]]:
@@ -301,15 +303,16 @@ def _named(model: Inherited, *, built: bool) -> Iterator[tuple[Loc, str, Value]]
 def _absent_inside(model: Inherited, folder: Path) -> Iterator[tuple[str, str, str]]:
     """Arguments that name a part of a local folder, and what it lacks of them."""
     arguments = model.entry.model_args
-    place = arguments.get("pretrained")
-    if not isinstance(place, str) or not os.path.isdir(resolve_path(place, folder)):
+    pretrained = arguments.get("pretrained")
+    if not isinstance(pretrained, str) or not os.path.isdir(resolve_path(pretrained, folder)):
         return
     for name in ("subfolder", "gguf_file", "file"):
         part = arguments.get(name)
         if isinstance(part, str) and not any(
-            os.path.exists(resolve_path(part, at)) for at in (resolve_path(place, folder), folder)
+            os.path.exists(resolve_path(part, at))
+            for at in (resolve_path(pretrained, folder), folder)
         ):
-            yield name, part, place
+            yield name, part, pretrained
 
 
 def _is_absent(text: str, folder: Path) -> bool:
@@ -358,9 +361,11 @@ def check_model(model: Inherited, document: Document) -> Iterator[Problem]:
     for name, setting in model.entry.settings.items():
         target = setting_target(name, setting)
         loc = model.place("settings", name)
-        for other in (other for other, one in seen.items() if one.overlaps(target)):
-            line = document.line(model.place("settings", other))
-            message = f"settings '{name}' and '{other}' (line {line}) have one target, {target}"
+        for earlier in (
+            seen_name for seen_name, seen_target in seen.items() if seen_target.overlaps(target)
+        ):
+            line = document.line(model.place("settings", earlier))
+            message = f"settings '{name}' and '{earlier}' (line {line}) have one target, {target}"
             yield document.problem(loc, message)
             break
         seen[name] = target
@@ -395,21 +400,21 @@ def check_pairs(file: GuardFile, document: Document) -> Iterator[Problem]:
                 known = f"models of this file: {', '.join(file.models)}"
                 yield document.problem(("pairs", index, key), message, known)
         yield from _check_dates(pair, index, document)
-        for place, name in enumerate(pair.cand):
+        for position, name in enumerate(pair.cand):
             first = seen.setdefault((pair.base, name), index)
-            if first != index or name in pair.cand[:place]:
+            if first != index or name in pair.cand[:position]:
                 line = document.line(("pairs", first))
                 message = f"pair {pair.base}, {name} is already on line {line}"
                 yield document.problem(("pairs", index), message)
 
 
 def _check_dates(pair: PairEntry, index: int, document: Document) -> Iterator[Problem]:
-    for place, waiver in enumerate(pair.accept):
+    for position, waiver in enumerate(pair.accept):
         try:
             date.fromisoformat(waiver.until)
         except ValueError:
             message = f"there is no day {waiver.until}"
-            yield document.problem(("pairs", index, "accept", place, "until"), message)
+            yield document.problem(("pairs", index, "accept", position, "until"), message)
 
 
 def _check_constraint(
@@ -422,8 +427,8 @@ def _check_constraint(
         yield document.problem(loc, message + nearest(name, settings), known)
     elif not _is_value_of(settings[name], value):
         message = f"a constraint of '{model.name}' wants '{name}' to be {shown_location(value)}"
-        *others, last = map(json.dumps, _values(settings[name]))
-        expected = f"its values are {', '.join(others)} and {last}"
+        *leading, last = map(json.dumps, _values(settings[name]))
+        expected = f"its values are {', '.join(leading)} and {last}"
         yield document.problem(loc, f"{message}; {expected}")
 
 
@@ -448,9 +453,9 @@ def _text(value: Value) -> str:
 
 def _check_build(loc: Loc, build: BuildEntry, document: Document) -> Iterator[Problem]:
     if bool(build.command) == bool(build.call):
-        found = "both command and call" if build.call else "neither command nor call"
+        sources = "both command and call" if build.call else "neither command nor call"
         yield document.problem(
-            loc, f"{dotted_key(loc)} has {found}; a build recipe has one of them"
+            loc, f"{dotted_key(loc)} has {sources}; a build recipe has one of them"
         )
     if build.call:
         message = f"call '{build.call}' names no function"
@@ -584,8 +589,8 @@ def load_guard(
             for name, model in models.items()
         },
         pairs=tuple(
-            _pair(pair, name, place, document, parsed.gate)
-            for place, pair in enumerate(parsed.pairs)
+            _pair(pair, name, position, document, parsed.gate)
+            for position, pair in enumerate(parsed.pairs)
             for name in pair.cand
         ),
         tasks=tuple(parsed.tasks),
@@ -616,18 +621,22 @@ def _places(models: Iterable[Inherited], document: Document) -> dict[tuple[str, 
 
 
 def _gate(entry: GateEntry) -> GateOptions:
-    said = {name: getattr(entry, name) for name in DECLARED}
-    margin = Margin.parse(said.pop("margin"))
+    declared = {name: getattr(entry, name) for name in DECLARED}
+    margin = Margin.parse(declared.pop("margin"))
     margins = entry.metrics.__pydantic_extra__ or {}
     limits = entry.metrics.model_dump(by_alias=True, exclude_none=True, exclude=set(margins))
     return GateOptions(
-        **said,
+        **declared,
         margin=margin.value if margin.unit == "sigma" else margin,
-        margins=tuple((name, one.margin) for name, one in margins.items() if one.margin),
+        margins=tuple(
+            (name, metric_entry.margin)
+            for name, metric_entry in margins.items()
+            if metric_entry.margin
+        ),
         directions=tuple(
-            (name, one.higher_is_better)
-            for name, one in margins.items()
-            if one.higher_is_better is not None
+            (name, metric_entry.higher_is_better)
+            for name, metric_entry in margins.items()
+            if metric_entry.higher_is_better is not None
         ),
         undecided=entry.undecided,
         subtasks=entry.subtasks,
@@ -635,15 +644,16 @@ def _gate(entry: GateEntry) -> GateOptions:
         advisory=tuple(entry.advisory),
         figures=tuple(
             name
-            for name, one in margins.items()
-            if figure_named(name) is not None and (one.limit is None or one.margin is not None)
+            for name, metric_entry in margins.items()
+            if figure_named(name) is not None
+            and (metric_entry.limit is None or metric_entry.margin is not None)
         ),
         limits=(
             *(Limit(metric=metric, value=value) for metric, value in limits.items()),
             *(
-                Limit.parse(name, one.limit)
-                for name, one in margins.items()
-                if one.limit is not None
+                Limit.parse(name, metric_entry.limit)
+                for name, metric_entry in margins.items()
+                if metric_entry.limit is not None
             ),
         ),
     )
@@ -651,8 +661,8 @@ def _gate(entry: GateEntry) -> GateOptions:
 
 def _gate_of_pair(entry: GateEntry, of_file: GateEntry) -> GateOptions:
     """A pair's gate: what it says itself, and the file's gate for the rest."""
-    said = {name: getattr(entry, name) for name in entry.model_fields_set}
-    return _gate(of_file.model_copy(update=said))
+    overrides = {name: getattr(entry, name) for name in entry.model_fields_set}
+    return _gate(of_file.model_copy(update=overrides))
 
 
 def _pair(
@@ -686,13 +696,13 @@ def _inherited(validated: ValidatedFile) -> tuple[dict[str, Inherited], list[Pro
     """
     parsed, document = validated.file, validated.document
     assert parsed is not None
-    own = {name: [*check_entry(name, one, document)] for name, one in parsed.models.items()}
+    own = {name: [*check_entry(name, entry, document)] for name, entry in parsed.models.items()}
     models, circles = inherit(parsed, document)
     problems = [*circles, *check_pairs(parsed, document), *check_track(parsed, document)]
-    for name, found in own.items():
-        problems += found
+    for name, entry_problems in own.items():
+        problems += entry_problems
         if name in models and not (
-            validated.lacks(name) or any(own.get(one) for one in validated.lineage(name))
+            validated.lacks(name) or any(own.get(ancestor) for ancestor in validated.lineage(name))
         ):
             problems += check_model(models[name], document)
     return models, problems

@@ -111,8 +111,8 @@ def _find(config: Path | None, cwd: Path) -> tuple[Origin, list[Path]]:
             raise GuardFileError("is not a regular file", where=found_here.name)
         return "evalguard.yaml", [found_here]
     folder = cwd / "configs"
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    files = [file for file in found if file.suffix in _ENDINGS and file.is_file()]
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    files = [file for file in entries if file.suffix in _ENDINGS and file.is_file()]
     if files:
         return "configs/", files
     return "embedded", [embedded_folder() / DEMO]
@@ -158,12 +158,12 @@ def _refuse_doubles(loaded: list[tuple[Guard, Document]]) -> None:
 
 def _joined(errors: list[GuardFileError]) -> GuardFileError:
     """Return one error for the faults of several files."""
-    first, *others = errors
+    first, *remaining = errors
     hints = dict.fromkeys(error.hint for error in errors if error.hint)
     hints["every YAML file of configs/ is read as a guard file; --config FILE reads one"] = None
     return GuardFileError(
         first.what,
         where=first.where,
-        others=[*first.others, *map(str, others)],
+        others=[*first.others, *map(str, remaining)],
         hint="\n".join(hints),
     )

@@ -81,10 +81,10 @@ def split_model_type(spec: str, cwd: Path) -> tuple[str, str]:
     >>> split_model_type("http://host:8000/v1", Path("/"))
     ('', 'http://host:8000/v1')
     """
-    found = _TYPED.fullmatch(spec)
-    if found is None or os.path.lexists(resolve_path(spec, cwd)):
+    match = _TYPED.fullmatch(spec)
+    if match is None or os.path.lexists(resolve_path(spec, cwd)):
         return "", spec
-    return found[1], found[3]
+    return match[1], match[3]
 
 
 def _pop_flag(args: dict[str, Value], name: str) -> bool:
@@ -166,22 +166,22 @@ def parse_model_args(text: str, *, where: str = "model arguments") -> dict[str, 
 
 
 def _unique(pairs: list[tuple[str, Value]], where: str) -> dict[str, Value]:
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for name, value in pairs:
-        if name in found:
+        if name in values:
             raise UsageError(f"{where}: '{name}' is given twice")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _from_pairs(text: str, where: str) -> dict[str, Value]:
-    found: list[tuple[str, Value]] = []
+    pairs: list[tuple[str, Value]] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, value = (side.strip() for side in part.partition("="))
         if not (name and equals and value):
             raise UsageError(f"{where}: '{part}' is not NAME=VALUE", hint=_HINT)
-        found.append((name, _typed(value, where)))
-    return _unique(found, where)
+        pairs.append((name, _typed(value, where)))
+    return _unique(pairs, where)
 
 
 def _typed(text: str, where: str) -> Value:

@@ -587,12 +587,12 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
 
 def with_run_of(guard_run: CompareOptions, options: CompareOptions) -> CompareOptions:
     """The options, and where they say nothing what ``run`` of the guard file says."""
-    told = {
+    inherited = {
         name: getattr(guard_run, name)
-        for name, one in declared_keys(type(options), "run").items()
-        if getattr(options, name) in (one.default, "")
+        for name, declared in declared_keys(type(options), "run").items()
+        if getattr(options, name) in (declared.default, "")
     }
-    return replace(options, **told)
+    return replace(options, **inherited)
 
 
 def parse_arguments(text: str, *, where: str) -> dict[str, Value]:
@@ -614,8 +614,8 @@ def describe_options(
     """
     return {
         name: _plain_value(value, str if name == "history" and value == NO_HISTORY else told_path)
-        for name, one in declared_options(type(options)).items()
-        if (value := getattr(options, name)) != one.default
+        for name, declared in declared_options(type(options)).items()
+        if (value := getattr(options, name)) != declared.default
     }
 
 

@@ -149,10 +149,10 @@ def entry_of(record: type[CompareOptions]) -> type[GuardEntry]:
     """Return the shape of ``run`` in a guard file: the options of a record that are keys there."""
     keys: Any = {
         name: (
-            key_type(one) if one.option.kind else key_type(one) | None,
-            key_field(one, default=None),
+            key_type(declared) if declared.option.kind else key_type(declared) | None,
+            key_field(declared, default=None),
         )
-        for name, one in declared_keys(record, "run").items()
+        for name, declared in declared_keys(record, "run").items()
     }
     text = "How tasks are run; the command line wins over these."
     made: type[GuardEntry] = create_model("RunEntry", __base__=GuardEntry, __doc__=text, **keys)
@@ -171,8 +171,8 @@ def key_field(one: DeclaredOption, *, default: Any) -> Any:
     bounds: dict[str, Any] = {"ge": option.at_least, "gt": option.above, "lt": option.below}
     if one.type is float and option.kind is None:
         bounds["allow_inf_nan"] = False
-    said = {name: bound for name, bound in bounds.items() if bound is not None}
-    return Field(default=default, description=option.key, **said)
+    limits = {name: bound for name, bound in bounds.items() if bound is not None}
+    return Field(default=default, description=option.key, **limits)
 
 
 if TYPE_CHECKING:
@@ -184,5 +184,5 @@ else:
 def read_run(entry: BaseModel) -> RunOptions:
     """Return the options that ``run`` of a guard file says."""
     declared = declared_options(RunOptions)
-    said = entry.model_dump(exclude_none=True)
-    return RunOptions(**{name: declared[name].read(value) for name, value in said.items()})
+    given = entry.model_dump(exclude_none=True)
+    return RunOptions(**{name: declared[name].read(value) for name, value in given.items()})

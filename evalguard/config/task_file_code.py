@@ -149,9 +149,9 @@ def find_task_code(path: Path, *, root: Path) -> str:
         if file in seen:
             continue
         seen.add(file)
-        found, included = _scan(file, root)
-        if found:
-            return f"{file}{found}"
+        danger, included = _scan(file, root)
+        if danger:
+            return f"{file}{danger}"
         queue += included
     return ""
 

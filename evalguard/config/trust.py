@@ -286,8 +286,8 @@ def env_danger(name: str) -> str:
 
 def execution_danger(value: str | None) -> str:
     """Return what speaks against a place where models run: a cluster is a host to connect to."""
-    place = (value or "here").partition("?")[0]
-    return "" if place in ("here", "ray") else "connects to a Ray cluster"
+    target = (value or "here").partition("?")[0]
+    return "" if target in ("here", "ray") else "connects to a Ray cluster"
 
 
 def _kernel_danger(name: str, value: Value) -> str:
@@ -309,8 +309,8 @@ def model_uses(model: Inherited, document: Document) -> tuple[CodeUse, ...]:
 
 def file_uses(parsed: GuardFile, document: Document, around: Surroundings) -> tuple[CodeUse, ...]:
     """Return everything of a guard file beside its models that needs trust, with its place."""
-    found = _key_uses(parsed, "", (), around)
-    return tuple(CodeUse(what=what, where=document.where(loc)) for what, loc in found)
+    uses = _key_uses(parsed, "", (), around)
+    return tuple(CodeUse(what=what, where=document.where(loc)) for what, loc in uses)
 
 
 def surroundings_of(guard_file: Path, *, in_configs: bool) -> Surroundings:
@@ -342,13 +342,13 @@ def _task_uses(guard: Guard) -> Iterator[CodeUse]:
     """Yield what the guard file's task folders and task files would run or read."""
     root = Path.cwd()
     for folder in guard.include_paths:
-        if found := find_task_code(folder, root=root):
-            yield CodeUse(what=f"include_path: {found}", where=guard.include_where)
+        if code := find_task_code(folder, root=root):
+            yield CodeUse(what=f"include_path: {code}", where=guard.include_where)
     tasks = dict.fromkeys([*guard.tasks, *(task for pair in guard.pairs for task in pair.tasks)])
     for task in filter(is_task_file, tasks):
         # lm-eval takes a task's name for a file of the working folder, if there is one.
-        if found := find_task_code(Path(task), root=root):
-            yield CodeUse(what=f"task file: {found}", where=guard.label)
+        if code := find_task_code(Path(task), root=root):
+            yield CodeUse(what=f"task file: {code}", where=guard.label)
 
 
 def _key_uses(
@@ -365,18 +365,18 @@ def _key_uses(
         if name not in entry.model_fields_set:
             continue
         value, key = getattr(entry, name), field.alias or name
-        here, place = f"{path}{key}", (*loc, key)
+        here, inner_loc = f"{path}{key}", (*loc, key)
         if here == "models" or here in HARMLESS_KEYS:
             continue
         if here in CHECKED_KEYS:
             if danger := _danger(here, value, around):
-                yield f"{dotted_key(place)} {danger}", place
-        elif parts := _entries(value, here, place):
+                yield f"{dotted_key(inner_loc)} {danger}", inner_loc
+        elif parts := _entries(value, here, inner_loc):
             for part, there, where in parts:
                 yield from _key_uses(part, there, where, around)
         elif not _says_nothing(value, field):
             danger = NEEDS_TRUST.get(here, _UNKNOWN)
-            yield f"{dotted_key(place)} {danger}", place
+            yield f"{dotted_key(inner_loc)} {danger}", inner_loc
 
 
 def _entries(value: object, path: str, place: Loc) -> list[tuple[BaseModel, str, Loc]]:

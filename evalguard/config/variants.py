@@ -195,17 +195,17 @@ def _server(serve: ServeEntry, folder: Path) -> ServeRecipe:
 def _resolve_module_source(value: dict[str, Value], folder: Path) -> Value:
     """A model that modules are taken from, with local paths resolved; what is odd stays."""
     arguments, edits = value.get("model_args"), value.get("settings")
-    found = dict(value)
+    resolved = dict(value)
     if isinstance(arguments, dict):
-        found["model_args"] = resolve_model_args(arguments, folder)
+        resolved["model_args"] = resolve_model_args(arguments, folder)
     if isinstance(edits, dict):
-        found["settings"] = {
-            target: resolve_model(one, folder)
-            if target.startswith("weights:") and isinstance(one, str)
-            else one
-            for target, one in edits.items()
+        resolved["settings"] = {
+            target: resolve_model(edit, folder)
+            if target.startswith("weights:") and isinstance(edit, str)
+            else edit
+            for target, edit in edits.items()
         }
-    return found
+    return resolved
 
 
 def _recipe(build: BuildEntry, folder: Path) -> BuildRecipe:

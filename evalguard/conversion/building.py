@@ -249,7 +249,9 @@ def _code_of(job: _Job) -> list[Path]:
         return code_places(recipe.call, recipe.folder)
     words = recipe.command[1:]
     modules = (later for word, later in pairwise(words) if word == "-m")
-    places = [place for module in modules for place in code_places(f"{module}:", recipe.folder)]
+    places = [
+        location for module in modules for location in code_places(f"{module}:", recipe.folder)
+    ]
     return [*places, *(Path(file).parent for file in job.files if file in words)]
 
 
@@ -259,8 +261,8 @@ def _hub_names(value: Value | Mapping[str, Value]) -> Iterator[str]:
         if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", value) and not os.path.exists(value):
             yield value
     elif isinstance(value, Mapping | list):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _hub_names(one)
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _hub_names(item)
 
 
 def _hub_commit(name: str) -> str:
@@ -268,10 +270,10 @@ def _hub_commit(name: str) -> str:
     from huggingface_hub import try_to_load_from_cache
 
     try:
-        found = try_to_load_from_cache(name, "config.json")
+        cached = try_to_load_from_cache(name, "config.json")
     except ValueError:
         return ""
-    return Path(found).parent.name if isinstance(found, str) else ""
+    return Path(cached).parent.name if isinstance(cached, str) else ""
 
 
 def _build_entry(job: _Job, builds: Path, variant: Variant, timeout: float | None) -> None:
@@ -333,8 +335,8 @@ def _run(
         status = _wait(process, given, variant, log, timeout)
     if status:
         refusal = work / _REFUSAL  # of a recipe; libraries write to the log before it
-        said = refusal if refusal.is_file() else None
-        raise _failure(variant, f"failed with exit status {status}", log, said)
+        refusal_file = refusal if refusal.is_file() else None
+        raise _failure(variant, f"failed with exit status {status}", log, refusal_file)
 
 
 def _wait(
@@ -425,10 +427,10 @@ def _local(item: str, folder: str, files: dict[str, str]) -> str:
         return f"{flag}={_local(value, folder, files)}"
     path = Path(folder, item).absolute()
     try:
-        found = path.is_file() or ("/" in item and path.is_dir())
+        exists = path.is_file() or ("/" in item and path.is_dir())
     except (OSError, ValueError):  # too long to be a path
         return item
-    if not item or not found:
+    if not item or not exists:
         return item
     files[str(path)] = digest_path(path)
     return str(path)

@@ -40,7 +40,7 @@ def run(job: CallJob) -> None:
     except EvalguardError as error:
         origin = recipe_origin(job["call"])
         lines = (str(error), error.hint, f"it is a recipe of {origin}" if origin else "")
-        words = "\n".join(one for one in lines if one)
+        words = "\n".join(line for line in lines if line)
         Path(job["refusal"]).write_text(words, encoding="utf-8")
         sys.exit(words)
 

@@ -44,9 +44,9 @@ def read_attribute(model: torch.nn.Module, edit: AttributeEdit) -> Value:
     modules = dict(model.named_modules())
     effective: Value = edit.value
     for name in matching(edit.glob, list(modules), setting=edit.setting):
-        found = getattr(modules[name], edit.attribute)
-        effective = _plain(found, edit.value)
-        if effective != _as_held(found, edit.value):
+        actual = getattr(modules[name], edit.attribute)
+        effective = _plain(actual, edit.value)
+        if effective != _as_held(actual, edit.value):
             raise SettingError(
                 f"setting '{edit.setting}' did not take: {name}.{edit.attribute} is "
                 f"{effective!r}, asked was {edit.value!r}",
@@ -58,7 +58,7 @@ def read_attribute(model: torch.nn.Module, edit: AttributeEdit) -> Value:
 def list_edited(model: torch.nn.Module, edit: AttributeEdit) -> list[tuple[str, str]]:
     """Return (module, attribute) of all that an edit sets."""
     names = [name for name, _ in model.named_modules()]
-    return [(one, edit.attribute) for one in matching(edit.glob, names, setting=edit.setting)]
+    return [(name, edit.attribute) for name in matching(edit.glob, names, setting=edit.setting)]
 
 
 def _set(module: torch.nn.Module, name: str, edit: AttributeEdit) -> None:
@@ -210,10 +210,10 @@ def read_dtype(model: torch.nn.Module, edit: DtypeEdit, edits: tuple[DtypeEdit, 
         if _ruling_edit(name, owner) is not edit:
             continue
         for tensor_name, tensor in _own_tensors(module, named=name in owner):
-            found = str(tensor.dtype).removeprefix("torch.")
-            if tensor.is_floating_point() and found != edit.dtype:
+            actual = str(tensor.dtype).removeprefix("torch.")
+            if tensor.is_floating_point() and actual != edit.dtype:
                 raise SettingError(
-                    f"setting '{edit.setting}' did not take: {name}.{tensor_name} is {found}, "
+                    f"setting '{edit.setting}' did not take: {name}.{tensor_name} is {actual}, "
                     f"asked was {edit.dtype}",
                     setting=edit.setting,
                 )
@@ -239,11 +239,11 @@ def _owners(names: list[str], edits: tuple[DtypeEdit, ...]) -> dict[str, DtypeEd
     owner: dict[str, DtypeEdit] = {}
     for edit in edits:
         for name in matching(edit.glob, names, setting=edit.setting):
-            other = owner.setdefault(name, edit)
-            if other.dtype != edit.dtype:
+            first = owner.setdefault(name, edit)
+            if first.dtype != edit.dtype:
                 raise SettingError(
-                    f"settings '{other.setting}' and '{edit.setting}' ask for two dtypes of "
-                    f"{name}: {other.dtype} and {edit.dtype}",
+                    f"settings '{first.setting}' and '{edit.setting}' ask for two dtypes of "
+                    f"{name}: {first.dtype} and {edit.dtype}",
                     hint="let their globs name different modules",
                 )
     return owner
@@ -313,7 +313,7 @@ def _first_floating(value: object) -> torch.dtype | None:
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, (tuple, list)):
-        return next((found for part in value if (found := _first_floating(part))), None)
+        return next((dtype for part in value if (dtype := _first_floating(part))), None)
     return None
 
 
@@ -355,7 +355,7 @@ def set_generation(model: torch.nn.Module, values: Mapping[str, tuple[str, Value
     """
     for setting, (name, value) in values.items():
         config = _generation_config(model, setting)
-        known = [one for one in vars(config) if not one.startswith("_")]
+        known = [attribute for attribute in vars(config) if not attribute.startswith("_")]
         if name not in known:
             raise SettingError(
                 f"setting '{setting}': the generation config has no attribute '{name}'"
@@ -372,14 +372,14 @@ def read_generation(model: torch.nn.Module, setting: str, name: str, asked: Valu
     Raises:
         SettingError: it holds another value than asked.
     """
-    found: Value = getattr(_generation_config(model, setting), name)
-    if found != asked:
+    actual: Value = getattr(_generation_config(model, setting), name)
+    if actual != asked:
         raise SettingError(
-            f"setting '{setting}' did not take: generation.{name} is {found!r}, "
+            f"setting '{setting}' did not take: generation.{name} is {actual!r}, "
             f"asked was {asked!r}",
             setting=setting,
         )
-    return found
+    return actual
 
 
 def _generation_config(model: torch.nn.Module, setting: str) -> Any:

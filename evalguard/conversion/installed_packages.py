@@ -47,8 +47,11 @@ def loaded_packages() -> tuple[str, ...]:
 
 def installed_versions() -> dict[str, Value]:
     """Versions of all packages of this interpreter, by name."""
-    found = ((one.name, one.version) for one in importlib.metadata.distributions())
-    return {str(name): str(version) for name, version in sorted(found) if name}
+    versions = (
+        (distribution.name, distribution.version)
+        for distribution in importlib.metadata.distributions()
+    )
+    return {str(name): str(version) for name, version in sorted(versions) if name}
 
 
 def digest_packages(names: Sequence[str], known: KnownDigests | None = None) -> dict[str, str]:
@@ -79,18 +82,20 @@ def _digest_module(name: str, known: KnownDigests | None) -> Iterator[str]:
     if any(map(_is_in_package, places)):
         # Ray puts a folder of its own in front of the path, and with it another psutil: a process
         # that was started for a model, or a run without Ray, has the installed one.
-        elsewhere = [one for one in sys.path if not _is_in_package(os.path.join(one, name))]
+        elsewhere = [entry for entry in sys.path if not _is_in_package(os.path.join(entry, name))]
         places = _places_of(PathFinder.find_spec(name, elsewhere)) or places
-    for place in places:
-        recorded = _owners().get((os.path.dirname(place), os.path.basename(place)))
+    for path in places:
+        recorded = _owners().get((os.path.dirname(path), os.path.basename(path)))
         if recorded:
             for package in recorded:
                 yield _recorded_digest(package, known)
-        elif os.path.isdir(place):
-            yield _package_digest(Path(place), known)
+        elif os.path.isdir(path):
+            yield _package_digest(Path(path), known)
         else:  # in a zip file, perhaps
-            files = [one for one in (Path(place), *Path(place).parents) if one.is_file()]
-            yield from (digest_path(one, known) for one in files[:1])
+            files = [
+                ancestor for ancestor in (Path(path), *Path(path).parents) if ancestor.is_file()
+            ]
+            yield from (digest_path(file, known) for file in files[:1])
 
 
 def _places_of(spec: ModuleSpec | None) -> list[str]:
@@ -106,7 +111,7 @@ _Owners = Mapping[tuple[str, str], tuple[str, ...]]
 def _is_in_package(place: str, owners: _Owners | None = None) -> bool:
     """Whether it lies in a folder of another installed package, which has brought it."""
     owners = _owners() if owners is None else owners
-    return any((str(one.parent), one.name) in owners for one in Path(place).parents)
+    return any((str(ancestor.parent), ancestor.name) in owners for ancestor in Path(place).parents)
 
 
 @functools.cache
@@ -117,7 +122,7 @@ def _owners() -> _Owners:
     them.
     """
     owners: dict[tuple[str, str], tuple[str, ...]] = {}
-    for folder in dict.fromkeys(os.path.abspath(place) for place in sys.path if place):
+    for folder in dict.fromkeys(os.path.abspath(entry) for entry in sys.path if entry):
         try:
             inside = [name for name in os.listdir(folder) if name.endswith(".dist-info")]
         except OSError:
@@ -163,12 +168,12 @@ def _recorded_digest(package: str, known: KnownDigests | None) -> str:
         if not edits:
             edited = [
                 [path, digest]
-                for (path, recorded, size), found in zip(wanted, states, strict=True)
-                if (digest := _edited(os.path.join(folder, path), recorded, size, found))
+                for (path, recorded, size), file_state in zip(wanted, states, strict=True)
+                if (digest := _edited(os.path.join(folder, path), recorded, size, file_state))
             ]
             edited += [[path, digest_path(Path(folder, path))] for path, _ in extra]
             edits = digest_of(edited) if edited else "as recorded"
-            newest = max((max(one[1:3]) for one in states if one), default=0)
+            newest = max((max(file_state[1:3]) for file_state in states if file_state), default=0)
             if known is not None and newest < time.time_ns() - SETTLED_NS:
                 known.put(package, state, edits)
         _read_packages[package] = f"{os.path.basename(package)} {edits}"
@@ -186,10 +191,10 @@ _CODE = (".py", ".so", ".pyd")
 
 def _state_of(path: str) -> tuple[int, ...] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _unrecorded(recorded: Set[str], place: str) -> Iterator[tuple[str, tuple[int, ...] | None]]:
@@ -208,7 +213,9 @@ def _unrecorded(recorded: Set[str], place: str) -> Iterator[tuple[str, tuple[int
 @functools.cache
 def _all_files(place: str) -> frozenset[str]:
     """What the records of a folder list: packages share folders."""
-    packages = {one for (folder, _), of in _owners().items() if folder == place for one in of}
+    packages = {
+        package for (folder, _), of in _owners().items() if folder == place for package in of
+    }
     return frozenset(path for package in packages for path, _, _ in _rows(package))
 
 
@@ -219,12 +226,12 @@ def _edited(path: str, recorded: str, size: str, state: tuple[int, ...] | None) 
     kind, _, digest = recorded.partition("=")
     if kind != "sha256":  # of an old installer
         return digest_path(Path(path))
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
-            found.update(block)
-    same = base64.urlsafe_b64encode(found.digest()).rstrip(b"=").decode() == digest.rstrip("=")
-    return "" if same and size in ("", str(state[0])) else found.hexdigest()
+            hasher.update(block)
+    same = base64.urlsafe_b64encode(hasher.digest()).rstrip(b"=").decode() == digest.rstrip("=")
+    return "" if same and size in ("", str(state[0])) else hasher.hexdigest()
 
 
 _read_packages: dict[str, str] = {}
@@ -235,17 +242,17 @@ def _package_digest(folder: Path, known: KnownDigests | None) -> str:
     files = sorted(_python_files(str(folder)))
     listing = hashlib.sha256(repr(files).encode()).digest()
     state = [int.from_bytes(listing[:6], "big"), int.from_bytes(listing[6:12], "big")]
-    place = str(folder.resolve())
-    found = None if known is None else known.get(place, state)
-    if not found:
+    resolved = str(folder.resolve())
+    digest = None if known is None else known.get(resolved, state)
+    if not digest:
         whole = hashlib.sha256()
         for name, *_ in files:
             content = digest_path(Path(name), known)
             whole.update(f"{os.path.relpath(name, folder)}\0{content}\n".encode())
-        found = whole.hexdigest()
+        digest = whole.hexdigest()
         if known is not None:
-            known.put(place, state, found)
-    return found
+            known.put(resolved, state, digest)
+    return digest
 
 
 def _python_files(folder: str) -> Iterator[tuple[str, int, int, int]]:

@@ -36,7 +36,7 @@ class Covering:
         for name in chosen:
             folded = fold_numbers(name)
             named = self._names_of(folded)
-            shared = len(named) > 1 and all(other in chosen for other in named)
+            shared = len(named) > 1 and all(sibling in chosen for sibling in named)
             patterns[folded if shared else name] = None
         return ",".join(patterns)
 
@@ -97,19 +97,19 @@ def matching(glob: str, names: Sequence[str], *, setting: str) -> list[str]:
     Raises:
         SettingError: if a pattern matches none; it names the nearest module names.
     """
-    found: set[str] = set()
-    for one in map(str.strip, _COMMA.split(glob)):
-        pattern = compile_glob(one)
+    matches: set[str] = set()
+    for part in map(str.strip, _COMMA.split(glob)):
+        pattern = compile_glob(part)
         matched = {name for name in names if name and pattern.fullmatch(name)}
         if not matched:
             raise SettingError(
-                f"setting '{setting}': no module is named '{one}'",
-                hint=f"nearest: {', '.join(_nearest_names(one, names)) or 'none'} "
+                f"setting '{setting}': no module is named '{part}'",
+                hint=f"nearest: {', '.join(_nearest_names(part, names)) or 'none'} "
                 "('*' stays within one dotted part, '**' crosses dots)",
                 setting=setting,
             )
-        found |= matched
-    return [name for name in names if name in found]
+        matches |= matched
+    return [name for name in names if name in matches]
 
 
 def _nearest_names(glob: str, names: Iterable[str], count: int = 4) -> list[str]:

@@ -60,10 +60,10 @@ def digest_model(path: Path, known: KnownDigests | None = None) -> str:
     That is: in hidden folders, or out of its sight (``../shared/model-1.safetensors``).
     """
     digest = digest_path(path, known)
-    more = [
+    elsewhere = [
         [name, digest_path(path / name, known)] for name in sorted(set(_weights_elsewhere(path)))
     ]
-    return digest_of([digest, *more]) if more else digest
+    return digest_of([digest, *elsewhere]) if elsewhere else digest
 
 
 def _weights_elsewhere(folder: Path) -> Iterator[str]:
@@ -144,7 +144,7 @@ def _is_no_code(folder: os.DirEntry[str]) -> bool:
     named = folder.name.startswith(".") or folder.name in _NO_CODE
     # An environment; a cache of evalguard's, in which models are built.
     marks = ("pyvenv.cfg", "facts/v1")
-    return named or any(os.path.exists(os.path.join(folder.path, one)) for one in marks)
+    return named or any(os.path.exists(os.path.join(folder.path, mark)) for mark in marks)
 
 
 _NO_CODE = ("__pycache__", "node_modules", "site-packages", "transformers_modules")
@@ -164,23 +164,25 @@ class _FileState(NamedTuple):
         # Network file systems ask their server when a file is opened; a look at it alone may show
         # what it was a minute ago.
         with open(path, "rb") as file:
-            found = os.fstat(file.fileno())
-        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
+            status = os.fstat(file.fileno())
+        return cls(
+            status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
+        )
 
 
 def _digest_file(path: Path, known: KnownDigests | None) -> str:
-    place = str(path.resolve())
-    state = _FileState.of(place)
+    resolved = str(path.resolve())
+    state = _FileState.of(resolved)
     if max(state.modified_ns, state.changed_ns) >= time.time_ns() - SETTLED_NS:
-        return _digest_content(place)
+        return _digest_content(resolved)
     if known is None or state.size < _BIG:
-        return _digest_settled(place, state)
-    found = known.get(place, state)
-    if found is None:
-        found = _digest_settled(place, state)
-        if _FileState.of(place) == state:
-            known.put(place, state, found)
-    return found
+        return _digest_settled(resolved, state)
+    digest = known.get(resolved, state)
+    if digest is None:
+        digest = _digest_settled(resolved, state)
+        if _FileState.of(resolved) == state:
+            known.put(resolved, state, digest)
+    return digest
 
 
 @lru_cache(maxsize=4096)

@@ -108,10 +108,12 @@ class ConversionPlan:
         Args:
             effective: values read back, by name.
         """
-        told = [(t, [str(t), value, effective[name]]) for name, (t, value) in self.targets.items()]
-        hooks: list[Value] = [entry for target, entry in told if target.kind == "call"]
-        others = [entry for target, entry in told if target.kind != "call"]
-        return [*sorted(others, key=lambda entry: str(entry[0])), *hooks]
+        entries = [
+            (t, [str(t), value, effective[name]]) for name, (t, value) in self.targets.items()
+        ]
+        hooks: list[Value] = [entry for target, entry in entries if target.kind == "call"]
+        plain = [entry for target, entry in entries if target.kind != "call"]
+        return [*sorted(plain, key=lambda entry: str(entry[0])), *hooks]
 
     @property
     def needs_worker(self) -> bool:
@@ -141,7 +143,7 @@ class ConversionPlan:
     def module_sources(self) -> tuple[Variant, ...]:
         """The models that modules are taken from, each once."""
         sources = (edit.source for edit in self.modules)
-        return tuple({one.digest: one for one in sources if one is not None}.values())
+        return tuple({source.digest: source for source in sources if source is not None}.values())
 
 
 def plan_conversion(variant: Variant) -> ConversionPlan:
@@ -214,7 +216,7 @@ def _refuse_shared_targets(settings: tuple[Setting, ...]) -> None:
         # a hook may serve two settings with two values; every other place holds one value only
         if setting.target.kind == "call":
             continue
-        first = next((one for one in seen if one.target.overlaps(setting.target)), None)
+        first = next((earlier for earlier in seen if earlier.target.overlaps(setting.target)), None)
         if first is not None:
             raise SettingError(
                 f"settings '{first.name}' and '{setting.name}' both write {setting.target}",
@@ -276,8 +278,8 @@ def read_module_source(setting: str, value: Value) -> Variant | None:
     if not isinstance(pretrained, str) or not pretrained:
         raise _no_model(setting, value)
     settings = tuple(
-        Setting(name=text, reference=one, candidate=one, target=_source_target(setting, text))
-        for text, one in edits.items()
+        Setting(name=text, reference=edit, candidate=edit, target=_source_target(setting, text))
+        for text, edit in edits.items()
     )
     for name in _NOT_PLAIN:
         if arguments.get(name):
@@ -366,7 +368,7 @@ def _server_changes(
 def _package_versions(
     variant: Variant, targets: Mapping[str, tuple[Target, Value]]
 ) -> dict[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name, (target, value) in targets.items():
         if target.kind != "package":
             continue
@@ -384,8 +386,8 @@ def _package_versions(
                 hint='write it in quotes: "4.3.0", or with what it needs: "2.3.0 typeguard<3"',
                 setting=name,
             )
-        found[target.path] = value
-    return found
+        versions[target.path] = value
+    return versions
 
 
 # A version, and requirements that go with it.

@@ -35,12 +35,14 @@ class AsLoaded:
     def __init__(self, owner: object, model: torch.nn.Module) -> None:
         self._model = model
         configs = (getattr(model, name, None) for name in ("config", "generation_config"))
-        own = (one for one in configs if hasattr(one, "__dict__"))
-        self._noted = [_Noted(one) for one in (owner, *own, *model.modules())]
-        self._tensors = {id(one): one for one in (*model.parameters(), *model.buffers())}
+        own = (config for config in configs if hasattr(config, "__dict__"))
+        self._noted = [_Noted(holder) for holder in (owner, *own, *model.modules())]
+        self._tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         self._away: dict[int, torch.device] = {}
-        self._kept = all(_is_plain(one) for one in self._tensors.values())
-        self._versions = {id(one): one._version for one in self._tensors.values() if self._kept}
+        self._kept = all(_is_plain(tensor) for tensor in self._tensors.values())
+        self._versions = {
+            id(tensor): tensor._version for tensor in self._tensors.values() if self._kept
+        }
 
     def set_aside(self, fits: Callable[[int], bool]) -> None:
         """Let tensors that edits have replaced wait in this machine's memory.
@@ -51,9 +53,9 @@ class AsLoaded:
         """
         if not self._kept:
             return
-        used = {id(one) for one in self._held_now()}
-        replaced = [one for key, one in self._tensors.items() if key not in used]
-        if replaced and not fits(sum(one.nbytes for one in replaced)):
+        used = {id(held) for held in self._held_now()}
+        replaced = [weight for key, weight in self._tensors.items() if key not in used]
+        if replaced and not fits(sum(weight.nbytes for weight in replaced)):
             self._kept = False
             self._noted.clear()
             self._tensors.clear()
@@ -75,7 +77,7 @@ class AsLoaded:
         for key, device in self._away.items():
             self._tensors[key].data = self._tensors[key].data.to(device)
         self._away.clear()
-        return all(one._version == self._versions[key] for key, one in self._tensors.items())
+        return all(tensor._version == self._versions[key] for key, tensor in self._tensors.items())
 
     def _held_now(self) -> Iterator[object]:
         for module in self._model.modules():
@@ -124,10 +126,10 @@ def check_environment(env: Mapping[str, str | None]) -> None:
         SettingError: a variable differs; libraries read theirs at import, so it cannot be set now.
     """
     for name, asked in env.items():
-        found = os.environ.get(name)
-        if found != asked:
+        actual = os.environ.get(name)
+        if actual != asked:
             raise SettingError(
-                f"env.{name}: this process has {_shown(found)}, the setting asks for "
+                f"env.{name}: this process has {_shown(actual)}, the setting asks for "
                 f"{_shown(asked)}",
                 hint="env settings need a worker process that is started with them",
                 target=f"env.{name}",
@@ -199,10 +201,10 @@ def _read_hook(model: torch.nn.Module, call: HookCall, code_folder: str, allow_c
     read_back = getattr(function, "read_back", None)
     if read_back is None:
         return {"called": call.value}
-    found: Value = read_back(model)
-    if found != call.value:
-        _did_not_take(call.setting, f"call:{call.function}", found, call.value)
-    return found
+    actual: Value = read_back(model)
+    if actual != call.value:
+        _did_not_take(call.setting, f"call:{call.function}", actual, call.value)
+    return actual
 
 
 def _read_argument(lm: Any, setting: str, name: str, asked: Value) -> Value:
@@ -212,28 +214,30 @@ def _read_argument(lm: Any, setting: str, name: str, asked: Value) -> Value:
         return _read_dtype(lm, setting, asked)
     config = getattr(getattr(lm, "model", None), "config", None)
     places = ((lm, name), (config, name), (config, f"_{name}"))  # the last: attn_implementation
-    found = next((getattr(o, attribute) for o, attribute in places if hasattr(o, attribute)), asked)
-    if type(found).__module__ == "torch":
-        found = str(found).removeprefix("torch.")
-    if not isinstance(found, (bool, int, float, str)):
+    actual = next(
+        (getattr(o, attribute) for o, attribute in places if hasattr(o, attribute)), asked
+    )
+    if type(actual).__module__ == "torch":
+        actual = str(actual).removeprefix("torch.")
+    if not isinstance(actual, (bool, int, float, str)):
         return asked  # an object made from the argument (a tokenizer, a device map)
-    same = str(found) == asked if isinstance(asked, str) else found == asked
+    same = str(actual) == asked if isinstance(asked, str) else actual == asked
     if not same and asked not in (None, "auto", "default"):
-        _did_not_take(setting, f"model_args.{name}", found, asked)
-    return found
+        _did_not_take(setting, f"model_args.{name}", actual, asked)
+    return actual
 
 
 def _read_config(config: Any, setting: str, path: str, asked: Value) -> Value:
-    found: Any = config
+    actual: Any = config
     for part in path.split("."):
-        found = found[part] if isinstance(found, dict) else getattr(found, part)
-    if isinstance(found, tuple):
-        found = list(found)
-    elif type(found).__module__ == "torch":
-        found = str(found).removeprefix("torch.")
-    if found != asked:
-        _did_not_take(setting, f"config.{path}", found, asked)
-    return found  # type: ignore[no-any-return]
+        actual = actual[part] if isinstance(actual, dict) else getattr(actual, part)
+    if isinstance(actual, tuple):
+        actual = list(actual)
+    elif type(actual).__module__ == "torch":
+        actual = str(actual).removeprefix("torch.")
+    if actual != asked:
+        _did_not_take(setting, f"config.{path}", actual, asked)
+    return actual  # type: ignore[no-any-return]
 
 
 def _read_bos(lm: Any, setting: str, asked: Value) -> Value:
@@ -247,8 +251,8 @@ def _read_bos(lm: Any, setting: str, asked: Value) -> Value:
     while bos is not None and count < len(ids) and ids[count] == bos:
         count += 1
     if asked is not None and count != int(bool(asked)):
-        found = f"{count} BOS tokens (id {bos}) before the text"
-        _did_not_take(setting, "model_args.add_bos_token", found, asked)
+        description = f"{count} BOS tokens (id {bos}) before the text"
+        _did_not_take(setting, "model_args.add_bos_token", description, asked)
     return count > 0
 
 
@@ -266,10 +270,10 @@ def _read_dtype(lm: Any, setting: str, asked: Value) -> Value:
             sizes[name] = sizes.get(name, 0) + parameter.numel()
     if not sizes:
         return asked
-    found = max(sizes, key=lambda name: sizes[name])
-    if asked not in (None, "auto") and getattr(torch, str(asked)) is not getattr(torch, found):
-        _did_not_take(setting, "model_args.dtype", found, asked)
-    return found
+    dtype = max(sizes, key=lambda name: sizes[name])
+    if asked not in (None, "auto") and getattr(torch, str(asked)) is not getattr(torch, dtype):
+        _did_not_take(setting, "model_args.dtype", dtype, asked)
+    return dtype
 
 
 def _did_not_take(setting: str, where: str, found: object, asked: object) -> None:

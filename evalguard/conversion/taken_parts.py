@@ -40,14 +40,14 @@ def are_alike(
     if not all(_same_tensor(tensors[0][name], tensors[1][name]) for name in tensors[0]):
         return False
     for name, inner in one._modules.items():
-        place = f"{at}{name}"
+        path = f"{at}{name}"
         theirs = other._modules[name]
-        if place in without:
+        if path in without:
             continue
         if inner is None or theirs is None:
             if inner is not theirs:
                 return False
-        elif not are_alike(inner, theirs, without, f"{place}."):
+        elif not are_alike(inner, theirs, without, f"{path}."):
             return False
     return True
 
@@ -152,21 +152,21 @@ def take_modules(
     own = dict(model.named_modules(remove_duplicate=False))
     asked = _asked_for(own, edits)
     effective: dict[str, Value] = {edit.setting: None for edit in edits}
-    found: dict[str, torch.nn.Module] = {}
+    modules: dict[str, torch.nn.Module] = {}
     for name, edit in asked.items():
         if edit.source is None:
-            found[name] = own[name]
+            modules[name] = own[name]
             continue
         there = dict(load(edit.source).named_modules(remove_duplicate=False))
-        found[name] = _counterpart(edit, name, own[name], there)
-        inner = {other for other in asked if other.startswith(f"{name}.")}
-        if not are_alike(own[name], found[name], {one[len(name) + 1 :] for one in inner}):
+        modules[name] = _counterpart(edit, name, own[name], there)
+        inner = {nested for nested in asked if nested.startswith(f"{name}.")}
+        if not are_alike(own[name], modules[name], {nested[len(name) + 1 :] for nested in inner}):
             effective[edit.setting] = edit.value
     if not any(edit.source is not None for edit in asked.values()):
         return effective
-    for name in sorted(asked, key=lambda one: one.count(".")):  # what is inside comes later
-        _module_place(model, asked[name], name, found[name])
-    _check_that_it_runs(model, asked, own, found)
+    for name in sorted(asked, key=lambda path: path.count(".")):  # what is inside comes later
+        _module_place(model, asked[name], name, modules[name])
+    _check_that_it_runs(model, asked, own, modules)
     return effective
 
 
@@ -178,11 +178,11 @@ def _asked_for(
     asked: dict[str, ModuleEdit] = {}
     for edit in edits:
         for name in matching(edit.glob, names, setting=edit.setting):
-            other = asked.setdefault(name, edit)
-            if other.value != edit.value:
+            first = asked.setdefault(name, edit)
+            if first.value != edit.value:
                 raise SettingError(
-                    f"settings '{other.setting}' and '{edit.setting}' take {name} from two places: "
-                    f"{_source_text(other)} and {_source_text(edit)}",
+                    f"settings '{first.setting}' and '{edit.setting}' take {name} from two places: "
+                    f"{_source_text(first)} and {_source_text(edit)}",
                     hint="let their globs name different modules",
                 )
     return asked
@@ -256,15 +256,15 @@ def _takes_calls(
     What would only be swallowed by ``**kwargs`` is not taken: a mask or a position that nobody
     reads would change the scores without a word.
     """
-    known = [name for name, one in called.items() if one.kind not in _SEVERAL]
+    known = [name for name, parameter in called.items() if parameter.kind not in _SEVERAL]
     if len(accepted) == len(called) == len(known) == 2:  # itself, and what is passed by place
         return True
     needed = {
         name
-        for name, one in accepted.items()
-        if one.kind not in _SEVERAL and one.default is inspect.Parameter.empty
+        for name, parameter in accepted.items()
+        if parameter.kind not in _SEVERAL and parameter.default is inspect.Parameter.empty
     }
-    taken = [name for name, one in accepted.items() if one.kind not in _SEVERAL]
+    taken = [name for name, parameter in accepted.items() if parameter.kind not in _SEVERAL]
     # What is passed by place is the required ones: they have to come in the same order.
     required = [name for name in known if called[name].default is inspect.Parameter.empty]
     in_order = [name for name in taken if name in required] == required
@@ -273,7 +273,7 @@ def _takes_calls(
 
 def _packs(module: torch.nn.Module) -> bool:
     tensors = (*module.parameters(), *module.buffers())
-    return any(one.ndim and not one.is_floating_point() for one in tensors)
+    return any(tensor.ndim and not tensor.is_floating_point() for tensor in tensors)
 
 
 def _shapes(module: torch.nn.Module) -> dict[str, list[int]]:
@@ -330,16 +330,20 @@ def _check_that_it_runs(
     except EvalguardError:
         raise
     except Exception as error:
-        others = [
+        mismatches = [
             f"{name}.{tensor}: {shape} there, {mine} here"
             for name in taken
             for tensor, shape in _shapes(found[name]).items()
             if (mine := _shapes(own[name]).get(tensor)) != shape
         ]
-        shown = f" ({'; '.join(others[:3])}{'; ...' if len(others) > 3 else ''})" if others else ""
-        more = f" and {len(taken) - 1} more modules" if len(taken) > 1 else ""
+        shown = (
+            f" ({'; '.join(mismatches[:3])}{'; ...' if len(mismatches) > 3 else ''})"
+            if mismatches
+            else ""
+        )
+        further = f" and {len(taken) - 1} more modules" if len(taken) > 1 else ""
         raise SettingError(
-            f"setting '{edit.setting}': the model does not run with {taken[0]}{more} of "
+            f"setting '{edit.setting}': the model does not run with {taken[0]}{further} of "
             f"{_source_text(edit)}{shown}: {type(error).__name__}: "
             f"{' '.join(str(error).split())}",
             hint="only modules whose inputs and outputs are alike can be exchanged; name larger "
@@ -353,7 +357,7 @@ def _run_once(model: torch.nn.Module) -> None:
     import torch
 
     config: Any = getattr(model, "config", None)
-    device = next((one.device for one in model.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     ids = torch.zeros((1, _PROBE_TOKENS), dtype=torch.long, device=device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if getattr(config, "is_encoder_decoder", False):
@@ -400,7 +404,7 @@ def _wanted(
     model: torch.nn.Module, edits: Sequence[WeightsEdit]
 ) -> dict[str, tuple[WeightsEdit, list[str]]]:
     """Checkpoint -> the first edit that asks for it, and the names of the tensors it gives."""
-    tensors = [name for name, one in model.state_dict().items() if hasattr(one, "dtype")]
+    tensors = [name for name, tensor in model.state_dict().items() if hasattr(tensor, "dtype")]
     modules = [name for name, _ in model.named_modules(remove_duplicate=False)]
     owner = _owners(list(dict.fromkeys((*modules, *tensors))), edits)
     wanted: dict[str, tuple[WeightsEdit, list[str]]] = {}
@@ -415,11 +419,11 @@ def _owners(names: Sequence[str], edits: Sequence[WeightsEdit]) -> dict[str, Wei
     owner: dict[str, WeightsEdit] = {}
     for edit in edits:
         for name in matching(edit.glob, names, setting=edit.setting):
-            other = owner.setdefault(name, edit)
-            if other.checkpoint != edit.checkpoint:
+            first = owner.setdefault(name, edit)
+            if first.checkpoint != edit.checkpoint:
                 raise SettingError(
-                    f"settings '{other.setting}' and '{edit.setting}' take {name} from two places: "
-                    f"{other.checkpoint or 'as loaded'} and {edit.checkpoint or 'as loaded'}",
+                    f"settings '{first.setting}' and '{edit.setting}' take {name} from two places: "
+                    f"{first.checkpoint or 'as loaded'} and {edit.checkpoint or 'as loaded'}",
                     hint="let their globs name different modules",
                 )
     return owner
@@ -458,9 +462,9 @@ def _prove(
     asked: Mapping[str, torch.Tensor],
 ) -> None:
     """Read every tensor back by its name and compare it with the checkpoint's, bit for bit."""
-    found = model.state_dict()
+    state = model.state_dict()
     for name in names:
-        if not _same_bits(found[name], asked[name]):
+        if not _same_bits(state[name], asked[name]):
             raise SettingError(
                 f"setting '{edit.setting}' did not take: {name} is not that of {edit.checkpoint}",
                 hint="the model shares this tensor with another one that a setting replaces",

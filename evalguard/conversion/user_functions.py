@@ -72,8 +72,8 @@ def is_installed(file: Path) -> bool:
     path = str(file)
     if path.startswith(_INSTALLED) or any(part in path for part in _SITE_PARTS):
         return True
-    for place in filter(None, sys.path):
-        folder = os.path.join(os.path.abspath(place), "")
+    for entry in filter(None, sys.path):
+        folder = os.path.join(os.path.abspath(entry), "")
         if path.startswith(folder):
             top = path[len(folder) :].partition(os.sep)[0]
             if top in _recorded_names(folder):
@@ -83,10 +83,10 @@ def is_installed(file: Path) -> bool:
 
 _SITE_PARTS = ("/site-packages/", "/dist-packages/")
 _INSTALLED = tuple(
-    place + os.sep
+    root + os.sep
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
     for path in [sysconfig.get_path(name)]
-    for place in {path, os.path.realpath(path)}
+    for root in {path, os.path.realpath(path)}
 )
 
 
@@ -119,7 +119,7 @@ def code_places(where: str, folder: str) -> list[Path]:
     except (ImportError, ValueError):
         spec = None
     if spec is not None and spec.submodule_search_locations:
-        return [Path(place) for place in spec.submodule_search_locations]
+        return [Path(location) for location in spec.submodule_search_locations]
     if spec is not None and spec.origin and Path(spec.origin).is_file():
         file = Path(spec.origin)
         return [file if is_installed(file) else file.parent]
@@ -198,24 +198,26 @@ def digest_inputs(variant: Variant) -> dict[str, str]:
     Raises:
         UsageError: one is not there, or cannot be read.
     """
-    found = {}
-    for name, place in (variant.inputs or {}).items():
+    digests = {}
+    for name, path in (variant.inputs or {}).items():
         try:
-            found[f"input {name}"] = digest_content(Path(place))
+            digests[f"input {name}"] = digest_content(Path(path))
         except OSError as error:
             raise UsageError(
-                f"'{variant.name}': inputs names {name}, which cannot be read: {place}: "
+                f"'{variant.name}': inputs names {name}, which cannot be read: {path}: "
                 f"{error.strerror or 'there is nothing'}",
                 hint="inputs are the files and folders that its code reads; a relative path starts "
                 "at the guard file",
             ) from error
-    return found
+    return digests
 
 
 def digest_code_at(places: Iterable[Path]) -> dict[str, str]:
     """Digests of code by its folders, with what Python starts by itself and finds on PYTHONPATH."""
-    named = [Path(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+    named = [Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     every = dict.fromkeys([*places, *map(Path, list_start_up_files()), *named])
     # Packages count by themselves.
-    own = [one for one in every if one.is_file() or (one.is_dir() and not is_installed(one / "x"))]
-    return {f"code {n} {one.name}": digest_content(one, code=True) for n, one in enumerate(own)}
+    own = [
+        path for path in every if path.is_file() or (path.is_dir() and not is_installed(path / "x"))
+    ]
+    return {f"code {n} {path.name}": digest_content(path, code=True) for n, path in enumerate(own)}

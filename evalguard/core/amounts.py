@@ -47,11 +47,11 @@ def size_text(size: int) -> str:
 
 
 def _parsed(text: str, units: dict[str, int], what: str) -> float:
-    found = _WRITTEN.fullmatch(text)
-    unit = None if found is None else units.get(found[2].lower())
-    if found is None or unit is None:
+    match = _WRITTEN.fullmatch(text)
+    unit = None if match is None else units.get(match[2].lower())
+    if match is None or unit is None:
         raise ValueError(f"'{text}' is not {what}")
-    return float(found[1]) * unit
+    return float(match[1]) * unit
 
 
 def finite_or_none(value: float | None) -> float | None:

@@ -202,10 +202,10 @@ def broken_document(
     task: str, doc_id: int, asked: Iterable[AskedText], *, metric: str = ""
 ) -> BrokenDocument | None:
     """Return the document with the worst of its requests; None where no model is broken on it."""
-    found = [(one, side) for one in asked if (side := one.broken) is not None]
-    if not found:
+    broken = [(text, side) for text in asked if (side := text.broken) is not None]
+    if not broken:
         return None
-    worst, side = min(found, key=lambda pair: (_ORDER.index(pair[1]), _loss_order(pair[0])))
+    worst, side = min(broken, key=lambda pair: (_ORDER.index(pair[1]), _loss_order(pair[0])))
     return BrokenDocument.of(task, doc_id, worst, side, metric=metric)
 
 
@@ -239,14 +239,14 @@ def judge_broken(documents: Sequence[BrokenDocument], *, allowed: int) -> tuple[
     """
     if not documents:
         return ()
-    lost = [one for one in documents if one.side == "candidate"]
-    unknown = [one for one in documents if one.side != "candidate"]
+    lost = [document for document in documents if document.side == "candidate"]
+    unknown = [document for document in documents if document.side != "candidate"]
     state: Literal["regressed", "failed", "passed"] = "passed"
     if len(lost) > allowed:
         state = "regressed"
     elif len(documents) > allowed:
         state = "failed"
-    tasks = list(dict.fromkeys(one.task for one in documents))
+    tasks = list(dict.fromkeys(document.task for document in documents))
     counted = lost if state == "regressed" else documents
     parts = [
         _named(lost, "the candidate gives far less than chance, and the base does not"),
@@ -282,11 +282,11 @@ def _named(documents: Sequence[BrokenDocument], what: str) -> str:
 def name_documents(documents: Sequence[BrokenDocument]) -> str:
     """Return "lambada 5, 400, 900; other 2 and 12 more"."""
     tasks: dict[str, list[str]] = {}
-    for one in documents[:_MOST_NAMED]:
-        tasks.setdefault(one.task, []).append(str(one.doc_id))
-    more = len(documents) - _MOST_NAMED
+    for document in documents[:_MOST_NAMED]:
+        tasks.setdefault(document.task, []).append(str(document.doc_id))
+    unnamed = len(documents) - _MOST_NAMED
     named = "; ".join(f"{task} {', '.join(ids)}" for task, ids in tasks.items())
-    return named + (f" and {more:,} more" if more > 0 else "")
+    return named + (f" and {unnamed:,} more" if unnamed > 0 else "")
 
 
 _MOST_SHOWN = 3
@@ -297,22 +297,22 @@ def broken_findings(documents: Sequence[BrokenDocument]) -> tuple[Finding, ...]:
     return tuple(
         Finding(
             kind="broken_documents",
-            text=one.line,
-            task=one.task,
+            text=document.line,
+            task=document.task,
             values={
-                "doc_id": one.doc_id,
-                "side": one.side,
-                "base": one.base,
-                "candidate": one.candidate,
-                "text": one.text,
-                "prompt": one.prompt,
+                "doc_id": document.doc_id,
+                "side": document.side,
+                "base": document.base,
+                "candidate": document.candidate,
+                "text": document.text,
+                "prompt": document.prompt,
             },
-            quotes=one.quotes,
+            quotes=document.quotes,
         )
-        for one in documents[:_MOST_SHOWN]
+        for document in documents[:_MOST_SHOWN]
     )
 
 
 def broken_ids(documents: Iterable[BrokenDocument], task: str) -> Collection[int]:
     """Return the ids of a task's broken documents."""
-    return {one.doc_id for one in documents if one.task == task}
+    return {document.doc_id for document in documents if document.task == task}

@@ -63,14 +63,14 @@ class ChatRequest:
 
     @property
     def _asked(self) -> dict[str, Value]:
-        found: dict[str, Value] = {}
+        requested: dict[str, Value] = {}
         if self.tools:
-            found["tools"] = cast("Value", [dict(tool) for tool in self.tools])
+            requested["tools"] = cast("Value", [dict(tool) for tool in self.tools])
         if self.tool_choice is not None:
-            found["tool_choice"] = self.tool_choice
+            requested["tool_choice"] = self.tool_choice
         if self.response_format is not None:
-            found["response_format"] = cast("Value", dict(self.response_format))
-        return found
+            requested["response_format"] = cast("Value", dict(self.response_format))
+        return requested
 
     @property
     def arguments(self) -> tuple[str, dict[str, Value]]:
@@ -83,7 +83,9 @@ class ChatRequest:
         lengths = [given.pop(name, None) for name in LENGTHS]
         stops = given.pop("stop", None)
         options: dict[str, Value] = {
-            "max_gen_toks": next((one for one in lengths if one is not None), DEFAULT_TOKENS),
+            "max_gen_toks": next(
+                (length for length in lengths if length is not None), DEFAULT_TOKENS
+            ),
             "until": [stops]
             if isinstance(stops, str)
             else list(cast("Sequence[str]", stops or ())),
@@ -101,14 +103,14 @@ class ChatRequest:
         if self.tool_choice == "none":
             return ()
         chosen = chosen_function(self.tool_choice)
-        return tuple(one for one in self.tools if chosen in ("", function_name(one)))
+        return tuple(tool for tool in self.tools if chosen in ("", function_name(tool)))
 
     @property
     def template_options(self) -> dict[str, Value]:
         """What a chat template is told beside messages and tools."""
         own = self.parameters.get("chat_template_kwargs")
-        told = {n: self.parameters[n] for n in _TEMPLATE_FIELDS if n in self.parameters}
-        return {**told, **(own if isinstance(own, Mapping) else {})}
+        template_fields = {n: self.parameters[n] for n in _TEMPLATE_FIELDS if n in self.parameters}
+        return {**template_fields, **(own if isinstance(own, Mapping) else {})}
 
     @property
     def unmet(self) -> tuple[str, ...]:
@@ -160,8 +162,8 @@ def read_chat_request(arguments: Sequence[Any]) -> ChatRequest | None:
 
 def take_chat_fields(options: dict[str, Any]) -> dict[str, Any] | None:
     """Take what lm-eval has no name for out of generation arguments; None: there is nothing."""
-    found = options.pop(_KEY, None)
-    return None if found is None else dict(found)
+    fields = options.pop(_KEY, None)
+    return None if fields is None else dict(fields)
 
 
 def function_name(tool: Mapping[str, Value]) -> str:
@@ -223,9 +225,9 @@ def find_thinking(text: str, *, is_open: bool = False) -> ThinkingPart | None:
             _, closed, rest = begun[len(opening) :].partition(closing)
             return ThinkingPart(is_closed=bool(closed), rest=rest if closed else text)
     closings = [(text.find(closing), closing) for _, closing in MARKS if closing in text]
-    for place, closing in sorted(closings):
-        if is_open or _begins_line(text, place):
-            return ThinkingPart(is_closed=True, rest=text[place + len(closing) :])
+    for position, closing in sorted(closings):
+        if is_open or _begins_line(text, position):
+            return ThinkingPart(is_closed=True, rest=text[position + len(closing) :])
     return ThinkingPart(is_closed=False, rest=text) if is_open else None
 
 
@@ -347,17 +349,17 @@ def take_apart(prompt: str) -> RenderedPrompt:
     if messages is not None:
         return messages
     begins, rest = split_begins(prompt)
-    marks = next((one for one in _MARKS if one.header.search(rest)), None)
+    marks = next((style for style in _MARKS if style.header.search(rest)), None)
     if marks is None:
         return RenderedPrompt(
             begins=begins, turns=(Turn(role="", text=rest),), thinking=thinking_of(prompt)
         )
-    found = [turn for turn in _split_turns(rest, marks) if turn[1].text.strip() or turn[0]]
+    parts = [turn for turn in _split_turns(rest, marks) if turn[1].text.strip() or turn[0]]
     opened = ""
-    if found and found[-1][1].role == "assistant" and not found[-1][1].closed:
-        header, last = found.pop()
+    if parts and parts[-1][1].role == "assistant" and not parts[-1][1].closed:
+        header, last = parts.pop()
         opened = header + last.text
-    turns = tuple(turn for _, turn in found if turn.text.strip())
+    turns = tuple(turn for _, turn in parts if turn.text.strip())
     return RenderedPrompt(
         begins=begins, marks=marks.name, turns=turns, opened=opened, thinking=thinking_of(prompt)
     )
@@ -371,15 +373,15 @@ def split_begins(prompt: str) -> tuple[tuple[str, ...], str]:
     """
     begins: list[str] = []
     rest = prompt
-    while (one := next((bos for bos in _BEGINS if rest.startswith(bos)), None)) is not None:
-        begins.append(one)
-        rest = rest[len(one) :]
+    while (token := next((bos for bos in _BEGINS if rest.startswith(bos)), None)) is not None:
+        begins.append(token)
+        rest = rest[len(token) :]
     return tuple(begins), rest
 
 
 def begins_a_turn(text: str) -> bool:
     """Whether a text begins with the mark of a role."""
-    return any(one.header.match(text) for one in _MARKS)
+    return any(marks.header.match(text) for marks in _MARKS)
 
 
 def thinking_of(prompt: str) -> Thinking:
@@ -466,7 +468,7 @@ def _split_turns(text: str, marks: _Marks) -> list[tuple[str, Turn]]:
     headers = list(marks.header.finditer(text))
     before = text[: headers[0].start()]
     # DeepSeek and Vicuna write the system prompt before the first mark.
-    found = [("", Turn(role="system", text=before))] if before.strip() else []
+    turns = [("", Turn(role="system", text=before))] if before.strip() else []
     ends = [header.start() for header in headers[1:]] + [len(text)]
     for header, end in zip(headers, ends, strict=True):
         name = header["role"].lower()
@@ -474,8 +476,8 @@ def _split_turns(text: str, marks: _Marks) -> list[tuple[str, Turn]]:
         closing = marks.end.search(content)
         inside = content if closing is None else content[: closing.start()]
         turn = Turn(role=_ROLES.get(name, name), text=inside, closed=closing is not None)
-        found.append((header[0], turn))
-    return found
+        turns.append((header[0], turn))
+    return turns
 
 
 def _read_messages(prompt: str) -> RenderedPrompt | None:
@@ -489,8 +491,12 @@ def _read_messages(prompt: str) -> RenderedPrompt | None:
     if not (isinstance(messages, list) and messages and all(map(_is_message, messages))):
         return None
     turns = tuple(
-        Turn(role=_ROLES.get(str(one["role"]), str(one["role"])), text=_content(one), closed=True)
-        for one in messages
+        Turn(
+            role=_ROLES.get(str(message["role"]), str(message["role"])),
+            text=_content(message),
+            closed=True,
+        )
+        for message in messages
     )
     return RenderedPrompt(turns=turns, is_conversation=True, thinking=thinking_of(turns[-1].text))
 

@@ -33,16 +33,18 @@ def checksum_fault(document: Mapping[str, Any]) -> str:
     """
     if CHECKSUM_KEY not in document:
         return ""
-    told = document[CHECKSUM_KEY]
-    algorithm = told.get("algorithm") if isinstance(told, Mapping) else None
-    value = told.get("value") if isinstance(told, Mapping) else None
+    stated = document[CHECKSUM_KEY]
+    algorithm = stated.get("algorithm") if isinstance(stated, Mapping) else None
+    value = stated.get("value") if isinstance(stated, Mapping) else None
     if not isinstance(algorithm, str) or not isinstance(value, str):
         return "its checksum is none"
     if algorithm != ALGORITHM:
         return f"its checksum is made by {algorithm[:40]!r}, and this evalguard knows {ALGORITHM}"
-    found = checksum(document)
-    if value != found:
-        return f"its checksum is {value[:16]!r}..., and that of what is there is {found[:16]!r}..."
+    computed = checksum(document)
+    if value != computed:
+        return (
+            f"its checksum is {value[:16]!r}..., and that of what is there is {computed[:16]!r}..."
+        )
     return ""
 
 

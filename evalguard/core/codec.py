@@ -107,17 +107,17 @@ def _expand_alias(kind: Any) -> Any:
 
 
 def _union(inside: tuple[Any, ...]) -> Codec[Any]:
-    others = [one for one in inside if one is not NoneType]
-    if len(others) == 1:
-        codec = codec_of(others[0])
+    members = [member for member in inside if member is not NoneType]
+    if len(members) == 1:
+        codec = codec_of(members[0])
         return Codec(
             lambda value: None if value is None else codec.encode(value),
             lambda value: None if value is None else codec.decode(value),
         )
-    if {bool, int, float, str} <= {*others}:  # ``Value``, which names itself in what it holds
+    if {bool, int, float, str} <= {*members}:  # ``Value``, which names itself in what it holds
         return PLAIN
-    if all(get_origin(one) is Literal for one in others):
-        return _one_of(tuple(choice for one in others for choice in get_args(one)))
+    if all(get_origin(member) is Literal for member in members):
+        return _one_of(tuple(choice for member in members for choice in get_args(member)))
     raise TypeError(f"no codec for one of {inside}")
 
 
@@ -297,8 +297,8 @@ def _array_of(kind: Any, *, dimensions: int) -> Codec[Any]:
             raise PlainError(f"expected {wanted}, found {_describe(value)}")
         little = value.dtype.newbyteorder("<")
         data = base64.b64encode(np.ascontiguousarray(value, dtype=little).tobytes())
-        told: dict[str, Value] = {"shape": [*value.shape], "data": data.decode("ascii")}
-        return told if wanted_type is not None else {"dtype": little.str, **told}
+        encoded: dict[str, Value] = {"shape": [*value.shape], "data": data.decode("ascii")}
+        return encoded if wanted_type is not None else {"dtype": little.str, **encoded}
 
     def decode(value: Value) -> NDArray[Any]:
         if not isinstance(value, dict) or value.keys() != keys:
@@ -315,8 +315,8 @@ def _array_of(kind: Any, *, dimensions: int) -> Codec[Any]:
 
 def _read_dtype(value: Value) -> np.dtype[Any]:
     try:
-        found: np.dtype[Any] = np.dtype(_SIMPLE[str].decode(value))
-        return found.newbyteorder("=")
+        dtype: np.dtype[Any] = np.dtype(_SIMPLE[str].decode(value))
+        return dtype.newbyteorder("=")
     except (TypeError, ValueError, SyntaxError) as error:
         raise PlainError(f"no type of numbers: {reprlib.repr(value)}") from error
 

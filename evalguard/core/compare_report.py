@@ -105,8 +105,8 @@ def _asked_task(base: ScoreTable, candidate: ScoreTable) -> AskedTask:
 def _template(table: ScoreTable) -> str:
     """By which template prompts were made; a finished run records its text's digest alone."""
     reading = table.reading or {}
-    found = _text(reading.get("chat_template"))
-    return f"lm-eval#{found[:_DIGITS]}" if found and reading.get("finished") else found
+    template = _text(reading.get("chat_template"))
+    return f"lm-eval#{template[:_DIGITS]}" if template and reading.get("finished") else template
 
 
 def _text(value: Value) -> str:
@@ -128,8 +128,8 @@ def _digest(table: ScoreTable, hashes: Sequence[str]) -> str:
 
 
 def _lines(table: ScoreTable, hashes: Sequence[str]) -> Iterator[bytes]:
-    for doc_id, one in zip(table.doc_ids.tolist(), hashes, strict=True):
-        yield f"{doc_id} {one}\n".encode()
+    for doc_id, digest in zip(table.doc_ids.tolist(), hashes, strict=True):
+        yield f"{doc_id} {digest}\n".encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,13 +235,13 @@ class Resources:
 
     def seconds(self, phase: PhaseName) -> float:
         """Wall-clock seconds of a phase, over all models."""
-        return sum(one.wall_seconds for one in self.phases if one.phase == phase)
+        return sum(timing.wall_seconds for timing in self.phases if timing.phase == phase)
 
     @property
     def tokens(self) -> int | None:
         """Tokens fed to all models; None where one of them hides them."""
-        told = [one.tokens for one in self.answers if one.tokens is not None]
-        return sum(told) if len(told) == len(self.answers) else None
+        counts = [answer.tokens for answer in self.answers if answer.tokens is not None]
+        return sum(counts) if len(counts) == len(self.answers) else None
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -252,8 +252,8 @@ class Resources:
     @property
     def kept_share(self) -> float:
         """Share of the answered documents that came from the score cache; 0 without any."""
-        documents = sum(one.documents for one in self.answers)
-        return sum(one.kept for one in self.answers) / documents if documents else 0.0
+        documents = sum(answer.documents for answer in self.answers)
+        return sum(answer.kept for answer in self.answers) / documents if documents else 0.0
 
 
 RunKind = Literal["model", "lm-eval run", "stored run", "dump"]
@@ -464,9 +464,9 @@ class RunDocuments:
         if not self.tokens:
             return None
         ids = np.asarray(self.doc_ids)
-        place = np.searchsorted(ids, self.tokens["doc_id"])
-        counts = np.bincount(place, minlength=ids.size)
-        sums = np.bincount(place, weights=self.tokens["kl"], minlength=ids.size)
+        rows = np.searchsorted(ids, self.tokens["doc_id"])
+        counts = np.bincount(rows, minlength=ids.size)
+        sums = np.bincount(rows, weights=self.tokens["kl"], minlength=ids.size)
         return [
             float(total) / int(count) if count else None
             for total, count in zip(sums, counts, strict=True)
@@ -500,12 +500,12 @@ def drift_column(filter_: str, metric: str) -> str:
 
 def _items(text: Any, task: str) -> Mapping[str, Mapping[str, Any]]:
     try:
-        found = json.loads(text)
+        items = json.loads(text)
     except (ValueError, TypeError, RecursionError):
-        found = None
-    if not (isinstance(found, dict) and all(isinstance(one, dict) for one in found.values())):
+        items = None
+    if not (isinstance(items, dict) and all(isinstance(item, dict) for item in items.values())):
         raise StoreError(
             f"the samples of task '{task}' are damaged: scores that are none",
             hint="compare again, or remove the file of these samples to do without it",
         )
-    return found
+    return items

@@ -148,9 +148,9 @@ def largest_tail(rows: RowTails, full: Ids, mass: Float, cap: Float) -> Float:
     with np.errstate(divide="ignore", invalid="ignore"):
         at_cap = np.where(full > 0, full * cap * np.log(cap) - cap * rows.least_sum, 0.0)
         rest = mass - full * cap
-        others = rest > 0.0
-        others &= rows.next_least < np.inf  # of kept tokens: the tail is full
-        last = np.where(others, rest * (np.log(rest) - rows.next_least), 0.0)
+        has_rest = rest > 0.0
+        has_rest &= rows.next_least < np.inf  # of kept tokens: the tail is full
+        last = np.where(has_rest, rest * (np.log(rest) - rows.next_least), 0.0)
     totals: Float = np.where(mass > 0.0, at_cap + last, 0.0 * mass)
     return totals
 
@@ -337,15 +337,15 @@ def reference(
     positions, vocabulary = rows.shape
     k = min(top_k, vocabulary)
     top_ids = rows.top(k)
-    kept = _each_once(top_ids)
+    kept_ids = _each_once(top_ids)
     top_logprobs, sums = np.empty((positions, k), dtype=np.float32), np.empty(positions)
     for piece in pieces(positions, k):
-        values = rows.part(piece).at(kept[piece])
+        values = rows.part(piece).at(kept_ids[piece])
         top_logprobs[piece] = values
         with np.errstate(over="ignore"):
             sums[piece] = np.exp(values).sum(axis=1)
     if k < vocabulary:
-        tails = rows.draw(kept, np.random.default_rng(seed).random((positions, samples)))
+        tails = rows.draw(kept_ids, np.random.default_rng(seed).random((positions, samples)))
     else:
         tails = no_draws(positions, samples)
     sums += tails.mass

@@ -56,14 +56,14 @@ class DocumentFields:
         is the same in 2 to 50 documents on average. Of several the one with most values.
         """
         names = self.labels if self.of_first is None else self.of_first
-        found = [
+        counted = [
             (self.count(name), name)
             for name in names
             if name.rpartition(".")[2].lower() in _SHARED and len(self.labels[name]) == self.n
         ]
         plausible = [
             (count, name)
-            for count, name in found
+            for count, name in counted
             if count > 1 and 2.0 <= self.n / count <= _LARGEST_MEAN
         ]
         return max(plausible)[1] if plausible else ""
@@ -124,7 +124,7 @@ class Column(Sequence[Any]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str) or len(other) != len(self):
             return False
-        return all(one == two for one, two in zip(self, other, strict=True))
+        return all(first == second for first, second in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -177,17 +177,17 @@ class Texts(Column):
             whole = piece.decode("utf-8", "surrogatepass")
             start = bounds[0]
             if len(whole) == len(piece):  # a byte is a character
-                found: list[str | None] = [
+                texts: list[str | None] = [
                     whole[begin - start : end - start] for begin, end in pairwise(bounds)
                 ]
             else:
-                found = [
+                texts = [
                     piece[begin - start : end - start].decode("utf-8", "surrogatepass")
                     for begin, end in pairwise(bounds)
                 ]
             if known is not None:
-                found = [one if there else None for one, there in zip(found, known, strict=True)]
-            yield from found
+                texts = [text if there else None for text, there in zip(texts, known, strict=True)]
+            yield from texts
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Texts):
@@ -265,8 +265,8 @@ class TextsFiller:
         if not self._waiting:
             return
         if None in self._waiting:
-            known = bytes([one is not None for one in self._waiting])
-            texts = [one or "" for one in self._waiting]
+            known = bytes([text is not None for text in self._waiting])
+            texts = [text or "" for text in self._waiting]
         else:
             known = b"\1" * len(self._waiting)
             texts = cast("list[str]", self._waiting.copy())
@@ -275,7 +275,7 @@ class TextsFiller:
         if joined.isascii():  # a byte is a character
             self._keep(joined.encode(), array("q", map(len, texts)), known)
             return
-        parts = [one.encode("utf-8", "surrogatepass") for one in texts]
+        parts = [text.encode("utf-8", "surrogatepass") for text in texts]
         self._keep(b"".join(parts), array("q", map(len, parts)), known)
         try:
             joined.encode()
@@ -286,13 +286,13 @@ class TextsFiller:
         n, size = self._shared
         if self._like is not None:
             self._like.pack_waiting()
-            rows, place = slice(n, n + len(lengths)), slice(size, size + len(data))
+            rows, span = slice(n, n + len(lengths)), slice(size, size + len(data))
             if (
                 self._like._lengths[rows] == lengths
                 and self._like._known[rows] == known
-                and self._like._data[place] == data
+                and self._like._data[span] == data
             ):
-                self._shared = rows.stop, place.stop
+                self._shared = rows.stop, span.stop
                 return
             self._take_own()
         self._data += data
@@ -352,7 +352,7 @@ class Numbers(Column):
         if self.known is None:
             return iter(self.values.tolist())
         pairs = zip(self.values.tolist(), self.known.tolist(), strict=True)
-        return iter([one if there else None for one, there in pairs])
+        return iter([value if there else None for value, there in pairs])
 
     def value(self, place: int) -> float | int | bool | None:
         """The number at a place."""
@@ -389,8 +389,8 @@ class NumbersFiller:
             return
         values = self._waiting
         if None in values:
-            self._known += bytes([one is not None for one in values])
-            values = [0 if one is None else one for one in values]
+            self._known += bytes([value is not None for value in values])
+            values = [0 if value is None else value for value in values]
         else:
             self._known += b"\1" * len(values)
         self._data += np.array(values, dtype=self._dtype).tobytes()
@@ -471,8 +471,8 @@ class DocumentColumns(Sequence[Mapping[str, Value]]):
         """Take the memory of another run's texts where they are the same."""
         for name, column in self.columns.items():
             ours, theirs = (
-                one.items if isinstance(one, Lists) else one
-                for one in (column, other.columns.get(name))
+                side.items if isinstance(side, Lists) else side
+                for side in (column, other.columns.get(name))
             )
             if isinstance(ours, Texts) and isinstance(theirs, Texts):
                 ours.share(theirs)
@@ -485,8 +485,8 @@ class DocumentColumns(Sequence[Mapping[str, Value]]):
 def column_of(rows: Rows, name: str) -> Sequence[Value]:
     """One column of documents; None for those that have none of that name."""
     if isinstance(rows, DocumentColumns):
-        found = rows.columns.get(name)
-        return (None,) * len(rows) if found is None else found
+        column = rows.columns.get(name)
+        return (None,) * len(rows) if column is None else column
     return [row.get(name) for row in rows]
 
 
@@ -501,6 +501,8 @@ def pair_columns(base: Rows, candidate: Rows, name: str) -> tuple[Sequence[Value
         return ours, theirs
     values = dict(zip(ids[1], theirs, strict=True))
     pairs = [
-        (one, values[doc_id]) for doc_id, one in zip(ids[0], ours, strict=True) if doc_id in values
+        (value, values[doc_id])
+        for doc_id, value in zip(ids[0], ours, strict=True)
+        if doc_id in values
     ]
-    return [one for one, _ in pairs], [other for _, other in pairs]
+    return [our_value for our_value, _ in pairs], [their_value for _, their_value in pairs]

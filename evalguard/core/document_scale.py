@@ -109,14 +109,14 @@ class DocumentScale:
 def _stderr(table: ScoreTable, name: str) -> float:
     """The base's standard error in the unit of its values."""
     finite = table.n >= 2 and bool(np.isfinite(table.values).all())
-    found = moments(table.values, table.weights).stderr if finite else math.nan
-    if not (math.isfinite(found) and found > 0.0):
+    stderr = moments(table.values, table.weights).stderr if finite else math.nan
+    if not (math.isfinite(stderr) and stderr > 0.0):
         raise UsageError(
             f"{name}: the base's {table.n:,} documents give no standard error above 0 that a drift "
             "could be measured in",
             hint="settings can be told apart where the base's documents differ; try more of them",
         )
-    return found
+    return stderr
 
 
 def _sign(table: ScoreTable) -> float:

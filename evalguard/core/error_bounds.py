@@ -96,8 +96,8 @@ class Cells:
         """Return the greatest healthy error of each decoded value, flat."""
         grids = values.reshape(-1, self.width)
         low, high, inner, outer = (
-            one.reshape(-1, 1).astype(np.float32, copy=False)
-            for one in (self.low, self.high, self.inner, self.outer)
+            bounds.reshape(-1, 1).astype(np.float32, copy=False)
+            for bounds in (self.low, self.high, self.inner, self.outer)
         )
         edge = (high - low) * np.float32(1e-3)
         allowed = np.abs(grids) * np.float32(CAST) + inner

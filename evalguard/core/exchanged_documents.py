@@ -34,7 +34,9 @@ class DocumentOrder:
         picked = np.arange(base.size)
         if base.size > _NUMBERS:
             picked = np.random.default_rng(0).integers(0, base.size, _NUMBERS)
-        ours, theirs = (one.reshape(-1)[picked].astype(np.float64) for one in (base, candidate))
+        ours, theirs = (
+            numbers.reshape(-1)[picked].astype(np.float64) for numbers in (base, candidate)
+        )
         if np.isfinite(ours).all() and np.isfinite(theirs).all():
             self._by_shape[base.shape].append((self._count, ours, theirs))
         self._count += 1
@@ -47,20 +49,20 @@ class DocumentOrder:
 
     def exchanged(self) -> list[tuple[int, int]]:
         """Numbers of documents of the candidate, and of those of the base's that they are."""
-        found: list[tuple[int, int]] = []
+        pairs: list[tuple[int, int]] = []
         for alike in self._by_shape.values():
             base = np.stack([ours for _, ours, _ in alike])
             near = min(_NEAR, _BY_CHANCE ** (1.0 / max(base.shape[1], 1)))
             for own, (number, _, row) in enumerate(alike):
                 distances = np.linalg.norm(base - row, axis=1)
-                other = int(np.argmin(distances))
-                if distances[other] >= near * distances[own]:
+                nearest = int(np.argmin(distances))
+                if distances[nearest] >= near * distances[own]:
                     continue
-                apart = np.delete(np.linalg.norm(base - base[other], axis=1), other)
-                if distances[other] < near * apart.min():
-                    found.append((number, alike[other][0]))
-        others = {other for _, other in found}
-        return found if len(others) == len(found) else []
+                apart = np.delete(np.linalg.norm(base - base[nearest], axis=1), nearest)
+                if distances[nearest] < near * apart.min():
+                    pairs.append((number, alike[nearest][0]))
+        origins = {origin for _, origin in pairs}
+        return pairs if len(origins) == len(pairs) else []
 
     def refuse_exchanged(self, names: Sequence[str], sides: tuple[str, str], hint: str) -> None:
         """Refuse documents that are another one's.
@@ -71,11 +73,11 @@ class DocumentOrder:
         Raises:
             MisalignedRunsError: naming the first, and how many there are.
         """
-        found = self.exchanged()
-        if found:
-            number, other = found[0]
+        pairs = self.exchanged()
+        if pairs:
+            number, origin = pairs[0]
             raise MisalignedRunsError(
-                f"documents look exchanged: {names[number]} of {sides[1]} is as {names[other]} of "
-                f"{sides[0]} and not as its own, one of {len(found)} of {self._count}",
+                f"documents look exchanged: {names[number]} of {sides[1]} is as {names[origin]} of "
+                f"{sides[0]} and not as its own, one of {len(pairs)} of {self._count}",
                 hint=hint,
             )

@@ -99,7 +99,7 @@ def gravest_exit_code(codes: Iterable[int]) -> int:
     As within one comparison, a regression that is known outweighs what is not known: whoever tries
     again on 3 must not overlook it. With ``--git-bisect`` 125 stands for 3 and 4.
     """
-    found = set(codes)
+    distinct = set(codes)
     gravest = (EXIT_REGRESSED, EXIT_FAILED, EXIT_UNDECIDED, EXIT_GIT_BISECT_SKIP)
-    unknown = EXIT_FAILED if found - {EXIT_PASSED} else EXIT_PASSED
-    return next((code for code in gravest if code in found), unknown)
+    unknown = EXIT_FAILED if distinct - {EXIT_PASSED} else EXIT_PASSED
+    return next((code for code in gravest if code in distinct), unknown)

@@ -78,16 +78,16 @@ class ExpectedAnswer:
     def document(self) -> dict[str, Value]:
         """What is said, as plain data."""
         nothing = ExpectedAnswer()
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        said = {name: own for name, own in values.items() if own != getattr(nothing, name)}
-        return {**said, **({"tools": list(self.tools)} if self.tools else {})}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {name: own for name, own in values.items() if own != getattr(nothing, name)}
+        return {**given, **({"tools": list(self.tools)} if self.tools else {})}
 
     @property
     def entry(self) -> dict[str, Value]:
         """As a guard file says it."""
         names = ("json", "schema", "pattern", "tools")
-        said = {name: own for name, own in self.document.items() if name in names}
-        return {**said, **({"call": self.call} if self.tools else {})}
+        given = {name: own for name, own in self.document.items() if name in names}
+        return {**given, **({"call": self.call} if self.tools else {})}
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ def calls_of_message(message: str) -> tuple[ToolCall, ...] | None:
     listed = message_fields(message).get("tool_calls", [])
     if not isinstance(listed, list):
         return None
-    return tuple(_call(one) for one in listed)
+    return tuple(_call(call) for call in listed)
 
 
 def message_fields(message: str) -> Mapping[str, Any]:
@@ -144,10 +144,10 @@ def message_fields(message: str) -> Mapping[str, Any]:
     if not message:
         return {}
     try:
-        found = json.loads(message)
+        parsed = json.loads(message)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def calls_of_text(text: str) -> tuple[ToolCall, ...]:
@@ -164,7 +164,7 @@ def looks_like_call(text: str, names: Collection[str]) -> bool:
     """Whether a text has the marks of a call in it, or JSON that calls one of these functions."""
     if any(mark in text for mark in _MARKS):
         return True
-    named = (one[1] for one in _NAMED.finditer(text))
+    named = (match[1] for match in _NAMED.finditer(text))
     return any(name in names for name in named) and _ARGUMENTS.search(text) is not None
 
 
@@ -180,13 +180,13 @@ _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:')
 
 def _calls_of_json(text: str) -> tuple[ToolCall, ...]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
         return ()
-    listed = found if isinstance(found, list) else [found]
+    listed = parsed if isinstance(parsed, list) else [parsed]
     calls = []
-    for one in listed:
-        function = one.get("function", one) if isinstance(one, dict) else None
+    for entry in listed:
+        function = entry.get("function", entry) if isinstance(entry, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             return ()
         arguments = function.get("arguments", function.get("parameters"))
@@ -199,8 +199,8 @@ def _calls_of_json(text: str) -> tuple[ToolCall, ...]:
 def _canonical_json(text: str) -> str:
     """Text that equal JSON values share; a text that is no JSON as it is."""
     try:
-        found = json.loads(text, parse_int=Decimal, parse_float=Decimal)
-        return "json:" + json.dumps(_with_one_form(found), sort_keys=True)
+        parsed = json.loads(text, parse_int=Decimal, parse_float=Decimal)
+        return "json:" + json.dumps(_with_one_form(parsed), sort_keys=True)
     except (ValueError, RecursionError):
         return f"text:{text}"
 

@@ -110,8 +110,8 @@ def split_name(name: str) -> tuple[str, str, str]:
 def figures_of_task(names: Iterable[str], task: str) -> tuple[AnswerFigure, ...]:
     """The figures that these names ask for of a task, each once."""
     asked = (split_name(name) for name in names)
-    found = (FIGURES.get(metric) for of, metric, _ in asked if of in ("", task))
-    return tuple(dict.fromkeys(figure for figure in found if figure is not None))
+    figures = (FIGURES.get(metric) for of, metric, _ in asked if of in ("", task))
+    return tuple(dict.fromkeys(figure for figure in figures if figure is not None))
 
 
 def is_figure(filter_name: str, metric: str) -> bool:

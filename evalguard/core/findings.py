@@ -133,11 +133,11 @@ def quotes_text(quotes: Sequence[Quote]) -> str:
     >>> quotes_text([Quote(what="answer", text="the"), Quote(what="answer", text="the\\n")])
     ' (answer: "the", "the")'
     """
-    told = []
-    for (what, side), group in groupby(quotes, key=lambda one: (one.what, one.side)):
+    parts = []
+    for (what, side), group in groupby(quotes, key=lambda quote: (quote.what, quote.side)):
         whose = f" of the {side}" if side else ""
-        told.append(f"{what}{whose}: {', '.join(_excerpt(one) for one in group)}")
-    return f" ({'; '.join(told)})" if told else ""
+        parts.append(f"{what}{whose}: {', '.join(_excerpt(quote) for quote in group)}")
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def quote_message(message: object) -> tuple[Quote, ...]:
@@ -214,15 +214,15 @@ def _without_quotes(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)(map(_without_quotes, value))
     if isinstance(value, Mapping):
-        return {key: _without_quotes(one) for key, one in value.items()}
+        return {key: _without_quotes(item) for key, item in value.items()}
     if not is_dataclass(value) or isinstance(value, type):
         return value
     changed: dict[str, Any] = {}
-    for one in fields(value):
-        before = getattr(value, one.name)
-        after = _default(one) if "words" in one.metadata else _without_quotes(before)
+    for attribute in fields(value):
+        before = getattr(value, attribute.name)
+        after = _default(attribute) if "words" in attribute.metadata else _without_quotes(before)
         if after is not before and after != before:
-            changed[one.name] = after
+            changed[attribute.name] = after
     if isinstance(value, Finding) and value.quotes:  # a fact that is a quote, too
         words = {quote.text for quote in value.quotes}
         changed["values"] = {k: v for k, v in value.values.items() if v not in words}

@@ -74,13 +74,13 @@ def accept_drift(
     waivers: Sequence[Waiver], regressed: Iterable[Comparison], today: str
 ) -> tuple[AcceptedDrift, ...]:
     """Return which of the regressed comparisons a waiver covers; the first waiver counts."""
-    found = []
+    accepted = []
     for comparison in regressed:
-        waiver = next((one for one in waivers if one.covers(comparison, today)), None)
+        waiver = next((waiver for waiver in waivers if waiver.covers(comparison, today)), None)
         if waiver is not None:
             key = (comparison.task, comparison.filter, comparison.metric)
-            found.append(AcceptedDrift(key=key, waiver=waiver))
-    return tuple(found)
+            accepted.append(AcceptedDrift(key=key, waiver=waiver))
+    return tuple(accepted)
 
 
 def find_unused_waivers(
@@ -129,10 +129,10 @@ def _waiver_state(
         )
     if not used:
         return "not_needed", "it is not needed in this run"
-    left = _days(today, waiver.until)
-    if left > SOON:
+    days_left = _days(today, waiver.until)
+    if days_left > SOON:
         return None, ""
-    return "ends_soon", f"it ends in {left} days, on {waiver.until}"
+    return "ends_soon", f"it ends in {days_left} days, on {waiver.until}"
 
 
 def _days(today: str, until: str) -> int:
@@ -225,7 +225,7 @@ class GateResult:
 
     def accepted_text(self, key: Key) -> str:
         """Until when and why a waiver lets a metric through; "" where none does."""
-        waivers = (one.waiver for one in self.accepted if one.key == key)
+        waivers = (drift.waiver for drift in self.accepted if drift.key == key)
         return next((f"until {waiver.until}: {waiver.reason}" for waiver in waivers), "")
 
     @property
@@ -440,7 +440,7 @@ class Gate(GateOptions):
         by_state = self._by_state(gated, adjusted)
         regressed = [c for c in gated if c.key in by_state["regressed"]]
         let_through = accept_drift(self.waivers, regressed, self.today)
-        by_state = _without(by_state, {one.key for one in let_through})
+        by_state = _without(by_state, {drift.key for drift in let_through})
         sure = self.fail_on == "certain"
         limits = judge_limits(
             self.limits, distributions, comparisons, shares, only_certain=sure, bounds=bounds
@@ -506,7 +506,7 @@ class Gate(GateOptions):
         self, comparisons: Sequence[Comparison], result: GateResult
     ) -> tuple[Finding, ...]:
         """What to say of the waivers: which expired, end soon, are exceeded or not needed."""
-        used = [one.waiver for one in result.accepted]
+        used = [drift.waiver for drift in result.accepted]
         return tuple(find_unused_waivers(self.waivers, comparisons, used, self.today))
 
     def _by_state(
@@ -552,8 +552,10 @@ class Gate(GateOptions):
         nothing else that the gate judges.
         """
         chosen = self._chosen(list(comparisons))
-        found = tuple(c for c in chosen if not c.directed)
-        return found, bool(found) and (bool(self.gate_metrics) or len(found) == len(chosen))
+        undirected = tuple(c for c in chosen if not c.directed)
+        return undirected, bool(undirected) and (
+            bool(self.gate_metrics) or len(undirected) == len(chosen)
+        )
 
     def missing(
         self, comparisons: Iterable[Comparison], left_out: Iterable[Key] = ()
@@ -580,13 +582,13 @@ class Gate(GateOptions):
         """The gate's margin in sigma, else the smallest that it comes to over the metrics."""
         if self.default_margin.unit == "sigma":
             return self.default_margin.value
-        return min((one for one in in_sigma if one is not None), default=1.0)
+        return min((margin for margin in in_sigma if margin is not None), default=1.0)
 
     def _margin_text(self) -> str:
         margin = self.default_margin
-        more = len([1 for _, one in self.margins if one != margin])
-        own = "1 metric has its own" if more == 1 else f"{more} metrics have their own"
-        return margin.text + (f" ({own})" if more else "")
+        own_count = len([1 for _, own_margin in self.margins if own_margin != margin])
+        own = "1 metric has its own" if own_count == 1 else f"{own_count} metrics have their own"
+        return margin.text + (f" ({own})" if own_count else "")
 
     def covers(self, task: str, filter_name: str, metric: str) -> bool:
         """Whether a metric of a task is gated under a filter."""
@@ -710,9 +712,9 @@ def _settled(
         return comparison
     adjusted = p_value is not None and p_value != comparison.p_value
     where = "above the margin, and" if comparison.outcome == "regressed" else "within the margin;"
-    said = "no p-value says" if p_value is None else f"p = {p_value:.2g} does not say"
+    statement = "no p-value says" if p_value is None else f"p = {p_value:.2g} does not say"
     over = ", adjusted over the gated metrics," if adjusted else ""
-    reason = f"{where} {said}{over} that it is real: {comparison.reason}"
+    reason = f"{where} {statement}{over} that it is real: {comparison.reason}"
     return replace(comparison, outcome=outcome, reason=reason)
 
 

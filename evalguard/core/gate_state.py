@@ -58,8 +58,8 @@ def reason(
 def _count(names: Sequence[str], what: str) -> list[str]:
     if not names:
         return []
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return [f"{len(names)} {what} ({', '.join(names[:_MOST_NAMED])}{more})"]
+    suffix = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return [f"{len(names)} {what} ({', '.join(names[:_MOST_NAMED])}{suffix})"]
 
 
 def _passed(total: int, limits: int) -> str:

@@ -54,17 +54,18 @@ class GeneratedDocument:
         """
         if text in (None, ""):
             return None
-        found: Any = json.loads(str(text))
+        content: Any = json.loads(str(text))
         try:
-            ended = [str(one) for one in found["ended"]]
+            ended = [str(ending) for ending in content["ended"]]
             missing = {
-                str(name): tuple(bool(one) for one in of) for name, of in found["missing"].items()
+                str(name): tuple(bool(flag) for flag in of)
+                for name, of in content["missing"].items()
             }
             scores = {
                 str(name): {str(m): tuple(map(float, values)) for m, values in of.items()}
-                for name, of in found["scores"].items()
+                for name, of in content["scores"].items()
             }
-            messages = tuple(str(one) for one in found.get("messages", ()))
+            messages = tuple(str(message) for message in content.get("messages", ()))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"what is known of generated answers is damaged: {error}") from error
         if not set(ended) <= set(get_args(Ending)):

@@ -90,18 +90,18 @@ def find_grid(values: Array) -> Grid | None:
     rows = _as_rows(values)
     if rows is None:
         return None
-    found: Grid | None = None
+    best: Grid | None = None
     for shared, group, numbers in _share(rows):
         grid = _fit_grid(shared, group, numbers)
-        if grid is not None and (found is None or grid.bits < found.bits - found.even):
-            found = grid
-        if found is not None and found.even and found.shared == "tensor":
+        if grid is not None and (best is None or grid.bits < best.bits - best.even):
+            best = grid
+        if best is not None and best.even and best.shared == "tensor":
             break
     mantissa = max(_count_mantissa(rows), 1)
-    if mantissa < BFLOAT16_BITS and (found is None or mantissa < found.bits):
+    if mantissa < BFLOAT16_BITS and (best is None or mantissa < best.bits):
         step = np.array([2.0**-mantissa])
         return Grid(bits=mantissa, shared="mantissa", even=False, steps=step)
-    return found
+    return best
 
 
 def explain_by_grid(base: Array, candidate: Array) -> Grid | None:
@@ -160,11 +160,11 @@ def find_grid_fault(base: Array, candidate: Array) -> StructureFault | None:
         if pruned is not None:
             return replace(pruned, detail=f"{pruned.detail}, otherwise {grid}")
         return _find_rolled_scales(grid, ours, theirs)
-    left = float(np.linalg.norm(theirs - ours - shifts * steps)) / max(
+    error_left = float(np.linalg.norm(theirs - ours - shifts * steps)) / max(
         float(np.linalg.norm(ours)), 1e-30
     )
     detail = f"{shift_text(shifts[shifts != 0])}, otherwise {grid}"
-    return StructureFault(fault="zero points off", detail=detail, left=left)
+    return StructureFault(fault="zero points off", detail=detail, left=error_left)
 
 
 def _find_rolled_scales(grid: Grid, base: Array, candidate: Array) -> StructureFault | None:
@@ -177,10 +177,12 @@ def _find_rolled_scales(grid: Grid, base: Array, candidate: Array) -> StructureF
     if grid.shared not in ("row", "column", "group"):
         return None
     turn = grid.shared == "column"
-    ours, theirs = ((one.T if turn else one).astype(np.float64) for one in (base, candidate))
+    ours, theirs = (
+        (matrix.T if turn else matrix).astype(np.float64) for matrix in (base, candidate)
+    )
     shape = (len(ours), -1, grid.group or ours.shape[1])
     ours, theirs = ours.reshape(shape), theirs.reshape(shape)
-    products, squares = (np.sum(ours * one, axis=2) for one in (theirs, ours))
+    products, squares = (np.sum(ours * factor, axis=2) for factor in (theirs, ours))
     sizes = [np.abs(ours).max(axis=2), np.ptp(ours, axis=2)]
     if not (np.all(products > 0) and all(np.all(size > 0) for size in sizes)):
         return None
@@ -191,10 +193,10 @@ def _find_rolled_scales(grid: Grid, base: Array, candidate: Array) -> StructureF
         if move is not None:
             axis, step = move
             ratio = np.roll(size, step, axis) / size
-            left = np.linalg.norm(theirs / ratio[..., None] - ours) / np.linalg.norm(ours)
+            error_left = np.linalg.norm(theirs / ratio[..., None] - ours) / np.linalg.norm(ours)
             words = rolled_text(what, axis, step, along=grid.shared == "group")
             detail = f"{words}, otherwise {grid}"
-            return StructureFault(fault="scales rolled", detail=detail, left=float(left))
+            return StructureFault(fault="scales rolled", detail=detail, left=float(error_left))
     return None
 
 
@@ -212,15 +214,17 @@ def _measure_shifts(grid: Grid, base: Array, candidate: Array, steps: Array) -> 
     turn = grid.shared == "column"
     rows, columns = errors.T.shape if turn else errors.shape
     width = errors.size if grid.shared == "tensor" else grid.group or columns
-    groups, values = ((one.T if turn else one).reshape(-1, width) for one in (errors, candidate))
+    groups, values = (
+        (matrix.T if turn else matrix).reshape(-1, width) for matrix in (errors, candidate)
+    )
     middle = np.median(groups, axis=1, keepdims=True)
     whole = np.rint(middle)
     ends = (values.min(axis=1, keepdims=True), values.max(axis=1, keepdims=True))
     inside = (values > ends[0]) & (values < ends[1])
-    size, left = (
-        np.sum(inside * one**2, axis=1, keepdims=True) for one in (groups, groups - whole)
+    size, remaining = (
+        np.sum(inside * matrix**2, axis=1, keepdims=True) for matrix in (groups, groups - whole)
     )
-    moved = (np.abs(middle - whole) < _WHOLE_STEP) & (left <= _LEFT * size)
+    moved = (np.abs(middle - whole) < _WHOLE_STEP) & (remaining <= _LEFT * size)
     moved &= (whole != 0) & (size > 0)
     if 2 * np.count_nonzero(moved) <= len(groups):
         return np.zeros_like(base)
@@ -248,8 +252,10 @@ def _measure_steps(grid: Grid, base: Array, candidate: Array) -> tuple[Array, Ar
     steps, levels, _ = fit_levels(candidate.reshape(-1, width))
     spread = 1.1 * np.ptp(base.reshape(-1, width), axis=1) / max(2**grid.bits - 1, 1)
     filled, seen = (
-        np.repeat(np.where(levels > 0, steps, other).astype(np.float32), width).reshape(base.shape)
-        for other in (spread, np.inf)
+        np.repeat(np.where(levels > 0, steps, fallback).astype(np.float32), width).reshape(
+            base.shape
+        )
+        for fallback in (spread, np.inf)
     )
     return filled, seen
 
@@ -273,8 +279,10 @@ def fit_levels(groups: Array) -> tuple[Array, Array, Array]:
     distinct = np.count_nonzero(gaps, axis=1) + 1
     # zeros may be pruned elements
     filled = np.count_nonzero(wide, axis=1)
-    kept = distinct - (filled < groups.shape[1])
-    repeated = (kept >= 2) & (2 * kept <= filled) & (distinct <= _MOST_LEVELS)
+    distinct_nonzero = distinct - (filled < groups.shape[1])
+    repeated = (
+        (distinct_nonzero >= 2) & (2 * distinct_nonzero <= filled) & (distinct <= _MOST_LEVELS)
+    )
     levels = np.where(repeated | (distinct >= _LEAST_DISTINCT), -1, 0)
     steps, even = np.zeros(len(groups)), np.zeros(len(groups), dtype=np.bool_)
     asked = np.flatnonzero((levels < 0) & (distinct <= _MOST_LEVELS))

@@ -88,15 +88,15 @@ def add_declared(held: Sequence[HeldValue], declared: Iterable[HeldValue]) -> li
 
     Where a library shows few digits, and they are those of what is declared, that is the number.
     """
-    told = {one.name: replace(one, declared=True) for one in declared}
-    named = {one.name for one in held}
+    by_name = {value.name: replace(value, declared=True) for value in declared}
+    named = {value.name for value in held}
     exact = [
-        told[one.name]
-        if one.within and one.name in told and one.agrees_with(told[one.name])
-        else one
-        for one in held
+        by_name[value.name]
+        if value.within and value.name in by_name and value.agrees_with(by_name[value.name])
+        else value
+        for value in held
     ]
-    return [*exact, *(one for name, one in told.items() if name not in named)]
+    return [*exact, *(value for name, value in by_name.items() if name not in named)]
 
 
 def compare_hyperparameters(
@@ -114,12 +114,14 @@ def compare_hyperparameters(
         whole = _list_whole(*sides)
         rows = [
             *_compare_by_module(
-                *([one for one in side if one.name not in whole] for side in sides)
+                *([value for value in side if value.name not in whole] for side in sides)
             ),
-            *_compare_by_name(*([one for one in side if one.name in whole] for side in sides)),
+            *_compare_by_name(
+                *([value for value in side if value.name in whole] for side in sides)
+            ),
         ]
     else:
-        rows = _compare_by_name(*([one for one in side if one.common] for side in sides))
+        rows = _compare_by_name(*([value for value in side if value.common] for side in sides))
     rows = _drop_repeated_frequencies(rows)
     return tuple(sorted(rows, key=lambda row: _ORDER.index(row.verdict)))
 
@@ -129,32 +131,32 @@ def _list_whole(base: Sequence[HeldValue], candidate: Sequence[HeldValue]) -> se
 
     Where modules have several, none of them is the whole model's.
     """
-    found = set()
-    for name in {one.name for one in base if one.common}:
-        sides = [[one for one in side if one.name == name] for side in (base, candidate)]
-        wholes = [{one.module == "" for one in side} for side in sides]
-        one_each = all(len({repr(one.value) for one in side}) == 1 for side in sides)
+    whole_names = set()
+    for name in {value.name for value in base if value.common}:
+        sides = [[value for value in side if value.name == name] for side in (base, candidate)]
+        wholes = [{value.module == "" for value in side} for side in sides]
+        one_each = all(len({repr(value.value) for value in side}) == 1 for side in sides)
         if one_each and sorted(map(tuple, wholes)) == [(False,), (True,)]:
-            found.add(name)
-    return found
+            whole_names.add(name)
+    return whole_names
 
 
 def _drop_repeated_frequencies(rows: Sequence[HyperparameterDelta]) -> list[HyperparameterDelta]:
     """Leave out rotary frequencies that say no more than their base, or stand on one side."""
     bases = {(row.name.removeprefix("rope_theta"), row.where): row.verdict for row in rows
              if row.name.startswith("rope_theta")}  # fmt: skip
-    kept = []
+    remaining = []
     for row in rows:
         if row.name.startswith(ROPE_FREQUENCIES):
-            told = bases.get((row.name.removeprefix(ROPE_FREQUENCIES), row.where))
-            if row.verdict != "differs" or told == "differs":
+            base_verdict = bases.get((row.name.removeprefix(ROPE_FREQUENCIES), row.where))
+            if row.verdict != "differs" or base_verdict == "differs":
                 continue
-        kept.append(row)
-    return kept
+        remaining.append(row)
+    return remaining
 
 
 def _share_modules(base: Iterable[HeldValue], candidate: Iterable[HeldValue]) -> bool:
-    first, second = ({one.module for one in side} - {""} for side in (base, candidate))
+    first, second = ({value.module for value in side} - {""} for side in (base, candidate))
     least = min(len(first), len(second))
     return len(first & second) >= _SHARED_NAMES * least if least else first == second
 
@@ -162,22 +164,22 @@ def _share_modules(base: Iterable[HeldValue], candidate: Iterable[HeldValue]) ->
 def _compare_by_module(
     base: Sequence[HeldValue], candidate: Sequence[HeldValue]
 ) -> list[HyperparameterDelta]:
-    sides = [{(one.name, one.module): one for one in side} for side in (base, candidate)]
+    sides = [{(value.name, value.module): value for value in side} for side in (base, candidate)]
     holders: dict[str, set[str]] = {}
     for name, module in (*sides[0], *sides[1]):
         holders.setdefault(name, set()).add(module)
     groups: dict[tuple[str, ...], list[tuple[HeldValue | None, HeldValue | None]]] = {}
     for key in dict.fromkeys((*sides[0], *sides[1])):
-        found = sides[0].get(key), sides[1].get(key)
-        shown = [repr(None if one is None else one.value) for one in found]
-        groups.setdefault((key[0], compare_values(*found), *shown), []).append(found)
+        pair = sides[0].get(key), sides[1].get(key)
+        shown = [repr(None if value is None else value.value) for value in pair]
+        groups.setdefault((key[0], compare_values(*pair), *shown), []).append(pair)
     rows = []
     for (name, *_), pairs in groups.items():
         row = _build_row(*pairs[0])
-        known = next(one for one in pairs[0] if one is not None)
+        known = next(value for value in pairs[0] if value is not None)
         if row.verdict == "equal" and not known.common:
             continue
-        own = [(one or other).module for one, other in pairs]  # type: ignore[union-attr]
+        own = [(first or second).module for first, second in pairs]  # type: ignore[union-attr]
         globs = name_modules(own, holders[name])
         rows.append(replace(row, where=modules_text(globs), modules=globs or ()))
     return rows
@@ -188,8 +190,8 @@ def _compare_by_name(
 ) -> list[HyperparameterDelta]:
     sides = [_merge_modules(side) for side in (base, candidate)]
     names = dict.fromkeys((*sides[0], *sides[1]))
-    found = ((sides[0].get(name), sides[1].get(name)) for name in names)
-    return [_build_row(*_without_absent(*pair)) for pair in found]
+    pairs = ((sides[0].get(name), sides[1].get(name)) for name in names)
+    return [_build_row(*_without_absent(*pair)) for pair in pairs]
 
 
 def _without_absent(
@@ -214,15 +216,15 @@ def _drop_absent(one: HeldValue, other: Value) -> HeldValue:
 def _merge_modules(side: Sequence[HeldValue]) -> dict[str, HeldValue]:
     """One value a name; a list of the distinct ones, in their order, where modules disagree."""
     merged: dict[str, HeldValue] = {}
-    by_name = sorted(side, key=lambda one: one.name)
-    for name, group in groupby(by_name, key=lambda one: one.name):
+    by_name = sorted(side, key=lambda value: value.name)
+    for name, group in groupby(by_name, key=lambda value: value.name):
         own = list(group)
-        values = list({repr(one.value): one.value for one in own}.values())
+        values = list({repr(item.value): item.value for item in own}.values())
         merged[name] = HeldValue(
             name=name,
             value=values[0] if len(values) == 1 else values,
             source=own[0].source,
-            declared=any(one.declared for one in own),
+            declared=any(item.declared for item in own),
             within=own[0].within if len(values) == 1 else 0.0,
         )
     return merged
@@ -245,16 +247,18 @@ def compare_values(base: HeldValue | None, candidate: HeldValue | None) -> Hyper
     """Say how one hyper-parameter of both sides compares; None: a side does not show it."""
     if base is None or candidate is None:
         return "one side only"
-    found = _compare_shown(base, candidate)
+    verdict = _compare_shown(base, candidate)
     # Equal declarations are no equal models: what a library makes of one is not known.
     return (
-        "declared alike" if (base.declared or candidate.declared) and found != "differs" else found
+        "declared alike"
+        if (base.declared or candidate.declared) and verdict != "differs"
+        else verdict
     )
 
 
 def _compare_shown(base: HeldValue, candidate: HeldValue) -> HyperparameterVerdict:
     pairs = (base, candidate), (candidate, base)
-    if any(one.within and one.agrees_with(other) for one, other in pairs):
+    if any(first.within and first.agrees_with(second) for first, second in pairs):
         return "declared alike"
     if _equal(base.value, candidate.value, _as_it_is):
         return "equal"
@@ -325,19 +329,19 @@ def name_modules(modules: Sequence[str], among: Iterable[str] = ()) -> tuple[str
         () for the whole model; None in place of more than three names where these are all.
     """
     own = [module for module in modules if module]
-    others = set(among) - set(own)
-    forbidden = {fold_numbers(module) for module in others}
+    unnamed = set(among) - set(own)
+    forbidden = {fold_numbers(module) for module in unnamed}
     named: dict[str, None] = {}
     for module in own:
         pattern = fold_numbers(module)
-        shared = sum(fold_numbers(one) == pattern for one in own) > 1
+        shared = sum(fold_numbers(name) == pattern for name in own) > 1
         named[pattern if shared and pattern not in forbidden else module] = None
-    return None if len(named) > _MOST_MODULES and not others else tuple(named)
+    return None if len(named) > _MOST_MODULES and not unnamed else tuple(named)
 
 
 def modules_text(globs: tuple[str, ...] | None) -> str:
     """Say what :func:`name_modules` names: at most three, then how many more there are."""
     if globs is None:
         return "every module that has it"
-    more = len(globs) - _MOST_MODULES
-    return ", ".join(globs[:_MOST_MODULES]) + (f" and {more} more" if more > 0 else "")
+    unlisted = len(globs) - _MOST_MODULES
+    return ", ".join(globs[:_MOST_MODULES]) + (f" and {unlisted} more" if unlisted > 0 else "")

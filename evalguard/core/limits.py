@@ -204,7 +204,7 @@ def judge_limits(
             taken = [c for c in comparisons if _shows_answers(limit, c)]
             tasks = {c.task for c in taken}
             covered = [share for share in shares if limit.covers(share) and share.task not in tasks]
-            found = [
+            judged = [
                 *(_of_answers(limit, c) for c in taken),
                 *(
                     _of_share(limit, share)
@@ -212,18 +212,18 @@ def judge_limits(
                     if closest_limit(limits, share) == limit
                 ),
             ]
-            if covered and not found:
+            if covered and not judged:
                 continue  # every task has a limit of its own
         else:
-            found = [_of_distribution(limit, distribution) for distribution in distributions]
+            judged = [_of_distribution(limit, distribution) for distribution in distributions]
             if limit.metric in BOUNDED:
                 measured = {distribution.task for distribution in distributions}
-                found += [
-                    _of_bound(limit, one, only_certain=only_certain)
-                    for one in bounds
-                    if one.task not in measured
+                judged += [
+                    _of_bound(limit, estimate, only_certain=only_certain)
+                    for estimate in bounds
+                    if estimate.task not in measured
                 ]
-        verdicts += found or [_unmeasured(limit)]
+        verdicts += judged or [_unmeasured(limit)]
     if not only_certain:
         return tuple(verdicts)
     unsure = [v.state == "regressed" and not v.certain for v in verdicts]
@@ -241,8 +241,8 @@ def _shows_answers(limit: Limit, of: Comparison) -> bool:
 
 def closest_limit(limits: Sequence[Limit], share: FigureShare) -> Limit:
     """The limit that says most of where it holds: of a task before that of every task."""
-    covering = (one for one in limits if one.covers(share))
-    return max(covering, key=lambda one: (bool(one.task), bool(one.filter)))
+    covering = (limit for limit in limits if limit.covers(share))
+    return max(covering, key=lambda limit: (bool(limit.task), bool(limit.filter)))
 
 
 def figure_of(metric: str, distribution: DistributionComparison) -> Figure:
@@ -286,18 +286,18 @@ def _of_bound(limit: Limit, estimate: KlEstimate, *, only_certain: bool) -> Limi
     low = None if interval is None else interval[0]
     certain = low is not None and _beyond(limit, low)
     if not (certain if only_certain else _beyond(limit, value)):
-        said = (
+        message = (
             f"not known: at least {value:.2g}, from the {estimate.tokens or 0.0:.3g} tokens a "
             f"position that both sides show, with {100.0 * (estimate.mass_seen.value or 0.0):.3g}% "
             "of the base's probability; nothing bounds it from above"
         )
-        return replace(unknown, reason=said, at_least=True)
-    found = Figure(
+        return replace(unknown, reason=message, at_least=True)
+    figure = Figure(
         value=value,
         interval=None if low is None else (low, math.inf),
         bounds=(value, math.inf),
     )
-    verdict = _judge(limit, found, task=estimate.task)
+    verdict = _judge(limit, figure, task=estimate.task)
     return replace(
         verdict,
         reason="a lower bound is above the limit, so the mean KL is"
@@ -325,18 +325,18 @@ def _of_share(limit: Limit, share: FigureShare) -> LimitVerdict:
     verdict = _judge(limit, figure, task=share.task, filter=share.filter, missing=share.unknown_why)
     if figure.value is None:
         return verdict
-    said = f"{verdict.reason}; {share.known_text}" if share.unknown else verdict.reason
+    message = f"{verdict.reason}; {share.known_text}" if share.unknown else verdict.reason
     if limit.is_literal and verdict.state == "regressed":
         verdict = replace(verdict, certain=True)
-        said = "beyond the limit, which not one document may break"
+        message = "beyond the limit, which not one document may break"
     elif limit.is_literal:
         verdict = replace(verdict, state="passed")
-        said = f"kept literally; {share.unseen_text}"
+        message = f"kept literally; {share.unseen_text}"
     if verdict.state == "passed" and share.unknown and _beyond(limit, share.worst(limit.kind)):
         # what nobody knows is not counted as kept
         verdict = replace(verdict, state="undecided")
-        said = f"within the limit on {share.known_text}, which could break it"
-    return replace(verdict, reason=said)
+        message = f"within the limit on {share.known_text}, which could break it"
+    return replace(verdict, reason=message)
 
 
 def _of_answers(limit: Limit, comparison: Comparison) -> LimitVerdict:
@@ -400,13 +400,13 @@ def _reason(limit: Limit, figure: Figure, state: LimitState, certain: bool) -> s
     if state == "failed":
         return "not known: it has no value"
     if figure.interval is None:
-        said = f"{where}; no interval can be given"
+        message = f"{where}; no interval can be given"
     elif state == "undecided":
-        said = f"{where}, but its interval reaches {side} it"
+        message = f"{where}, but its interval reaches {side} it"
     elif state == "regressed" and not certain:
-        said = f"{where}, but its interval reaches within it"
+        message = f"{where}, but its interval reaches within it"
     else:
-        said = f"{where}, and so is its whole interval"
+        message = f"{where}, and so is its whole interval"
     if figure.bounds is not None and state != "regressed" and _beyond(limit, figure.bounds[1]):
-        said += f"; it is an estimate, and its proven bound reaches {side} the limit"
-    return said
+        message += f"; it is an estimate, and its proven bound reaches {side} the limit"
+    return message

@@ -166,10 +166,10 @@ def _at_least_in_blocks(rows: Row, k: int, block: int) -> tuple[Ids, Ids]:
     inside = of < blocks
     left_over = ~inside
     own, tokens = row[inside], np.arange(block) * blocks + of[inside, None]
-    pair, place = _true_places(rows[own[:, None], tokens] >= floors[own, None])
+    pair, column = _true_places(rows[own[:, None], tokens] >= floors[own, None])
     found_rows = np.concatenate([own[pair], row[left_over]])
-    found = np.concatenate([tokens[pair, place], of[left_over] + (block - 1) * blocks])
-    places = np.sort(found_rows * rows.shape[1] + found)
+    found_ids = np.concatenate([tokens[pair, column], of[left_over] + (block - 1) * blocks])
+    places = np.sort(found_rows * rows.shape[1] + found_ids)
     return places // rows.shape[1], places % rows.shape[1]
 
 
@@ -300,7 +300,7 @@ class HostRows(LogprobRows):
     def tails(self, kept: Ids, least: Ids) -> RowTails:
         """Sum and pick what is smallest, with two temporaries of a piece."""
         positions, vocabulary = self.shape
-        found = RowTails(**{name: np.empty(positions) for name in RowTails.__slots__})
+        tails = RowTails(**{name: np.empty(positions) for name in RowTails.__slots__})
         longest = min(longest_piece(vocabulary), positions)
         tail_room = np.empty((longest, vocabulary), dtype=self._rows.dtype)
         p_room = np.empty((longest, vocabulary))
@@ -310,16 +310,16 @@ class HostRows(LogprobRows):
             places = _flat(kept[piece], vocabulary)
             np.copyto(tail, self._rows[piece])
             tail.reshape(-1)[places] = -np.inf
-            found.largest[piece] = tail.max(axis=1)
+            tails.largest[piece] = tail.max(axis=1)
             np.copyto(p, tail)
-            np.exp(p, out=p).sum(axis=1, out=found.mass[piece])
+            np.exp(p, out=p).sum(axis=1, out=tails.mass[piece])
             tail.reshape(-1)[places] = np.inf
             wanted = least[piece].tolist()
-            for place, (row, n) in enumerate(zip(tail, wanted, strict=True), piece.start):
+            for position, (row, n) in enumerate(zip(tail, wanted, strict=True), piece.start):
                 row.partition(min(n, vocabulary - 1))
-                found.least_sum[place] = np.add.reduce(row[:n], dtype=np.float64)
-                found.next_least[place] = row[min(n, vocabulary - 1)]
-        return found
+                tails.least_sum[position] = np.add.reduce(row[:n], dtype=np.float64)
+                tails.next_least[position] = row[min(n, vocabulary - 1)]
+        return tails
 
     def draw(self, kept: Ids, uniforms: Float) -> TailDraws:
         """Sum masses block by block, and draw within the block in which a number falls."""
@@ -387,7 +387,7 @@ def _flat(ids: Ids, width: int) -> Ids:
 
 def _first_above(cumulated: Float, wanted: Float) -> Ids:
     """First place of the last axis whose value is above ``wanted``; at most that of the largest."""
-    found = np.count_nonzero(cumulated <= wanted[..., None], axis=-1)
+    not_above = np.count_nonzero(cumulated <= wanted[..., None], axis=-1)
     last = np.count_nonzero(cumulated < cumulated[..., -1:], axis=-1)
-    places: Ids = np.minimum(found, last)
+    places: Ids = np.minimum(not_above, last)
     return places

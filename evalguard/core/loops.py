@@ -78,8 +78,8 @@ class EarlyEnd:
             EvaluationError: it says something else.
         """
         options = request.arguments[-1] if request.kind == "generate_until" else None
-        told = options.get(END_AT) if isinstance(options, Mapping) else None
-        return None if told is None else _read(told)
+        end_at = options.get(END_AT) if isinstance(options, Mapping) else None
+        return None if end_at is None else _read(end_at)
 
     def is_other(self, made: Sequence[int]) -> bool:
         """Whether the last of the generated tokens is another than was to be there."""
@@ -108,7 +108,7 @@ def _read(told: Value) -> EarlyEnd:
         if isinstance(loop, bool) and ids is None:
             return EarlyEnd(loop=loop)
         if isinstance(loop, bool) and isinstance(ids, (list, tuple)):
-            numbers = tuple(one for one in ids if isinstance(one, int))
+            numbers = tuple(number for number in ids if isinstance(number, int))
             if len(numbers) == len(ids):
                 return EarlyEnd(loop=loop, other_than=numbers)
     raise EvaluationError(
@@ -174,13 +174,13 @@ def find_loop(text: str, ended: Ending = "") -> Loop | None:
             empty=min(_SURE.empty, half),
         )
         return _shortest(text, shorter) or _counting(text) or _varying(text)
-    found = _shortest(text, _LIKELY)
+    loop = _shortest(text, _LIKELY)
     closed = text.rstrip(_CLOSERS)
-    if found is not None or len(closed) == len(text):
-        return found
+    if loop is not None or len(closed) == len(text):
+        return loop
     twice = _Asked(repeats=_LIKELY.repeats, meaningful=2 * _LIKELY.meaningful, empty=len(text) + 1)
-    found = _shortest(closed, twice)
-    return found if found is not None and 2 * found.start <= len(text) else None
+    loop = _shortest(closed, twice)
+    return loop if loop is not None and 2 * loop.start <= len(text) else None
 
 
 def find_dominant_loop(text: str, ended: Ending = "") -> Loop | None:
@@ -189,14 +189,14 @@ def find_dominant_loop(text: str, ended: Ending = "") -> Loop | None:
     One short text that repeats itself six times may be meant, so that ``find_loop`` asks for more;
     of a good part of all texts it is not. Nobody has to know of these whether a limit cut them.
     """
-    found = find_loop(text, ended)
-    if found is not None or ended == "length":
-        return found
+    loop = find_loop(text, ended)
+    if loop is not None or ended == "length":
+        return loop
     half = max(_DOMINANT, (len(text) + 1) // 2)
     closed = text.rstrip(_CLOSERS)
     asked = _Asked(repeats=_DOMINANT_REPEATS, meaningful=half, empty=half)
-    found = _shortest(text, asked) or _shortest(closed, asked) or _counting(closed)
-    return found if found is not None and 2 * found.start <= len(text) else None
+    loop = _shortest(text, asked) or _shortest(closed, asked) or _counting(closed)
+    return loop if loop is not None and 2 * loop.start <= len(text) else None
 
 
 def find_token_loop(ids: Sequence[int], ended: Ending = "") -> Loop | None:
@@ -274,26 +274,24 @@ def _counting(text: str) -> Loop | None:
         return None
     folded = _DIGITS.sub("0", text)
     least = _SURE.meaningful
-    found = _shortest(folded, _Asked(repeats=_COUNTED_REPEATS, meaningful=least, empty=least))
-    if found is None:
+    loop = _shortest(folded, _Asked(repeats=_COUNTED_REPEATS, meaningful=least, empty=least))
+    if loop is None:
         return None
-    period = folded[-found.period :]
+    period = folded[-loop.period :]
     slots = period.count("0")
     if not slots or sum(map(str.isalpha, period)) < _COUNTED_LETTERS:
         return None
     # The last number may be cut; numbers of whole repeats only.
-    whole = int(found.repeats) * slots
-    values = [_value(one[0]) for one in numbers[:-1][-whole:]]
+    whole = int(loop.repeats) * slots
+    values = [_value(match[0]) for match in numbers[:-1][-whole:]]
     for slot in range(slots):
         own = values[slot::slots]
         steps = {later - earlier for earlier, later in pairwise(own)}
         if len(steps) > 1:
             return None
     last = numbers[-1 - slots].start() if len(numbers) > slots else 0
-    start = _unfolded(text, found.start)
-    return Loop(
-        start=start, period=numbers[-1].start() - last, repeats=found.repeats, kind="counts"
-    )
+    start = _unfolded(text, loop.start)
+    return Loop(start=start, period=numbers[-1].start() - last, repeats=loop.repeats, kind="counts")
 
 
 def _value(digits: str) -> int:
@@ -318,11 +316,11 @@ def _varying(text: str) -> Loop | None:
         return None
     times = Counter(text[i : i + _STRETCH] for i in range(stretches))
     start, new = None, 0
-    for place in range(stretches - 1, -1, -1):
-        new += times[text[place : place + _STRETCH]] < _TIMES
-        length = stretches - place
+    for index in range(stretches - 1, -1, -1):
+        new += times[text[index : index + _STRETCH]] < _TIMES
+        length = stretches - index
         if new > (1.0 - _KNOWN) * max(length, _NOTHING_NEW):
             break
         if length + _STRETCH - 1 >= _NOTHING_NEW:
-            start = place
+            start = index
     return None if start is None else Loop(start=start, period=0, repeats=_TIMES, kind="varies")

@@ -36,8 +36,8 @@ def find_moved_scales(
         sizes: logarithms of the scales that they should have.
         places: along a row. rows: that share a scale.
     """
-    steps = [(0, rows), *((1, one) for one in places)]
-    for axis, step in ((axis, sign * one) for axis, one in steps for sign in (1, -1)):
+    steps = [(0, rows), *((1, count) for count in places)]
+    for axis, step in ((axis, sign * size) for axis, size in steps for sign in (1, -1)):
         # the first ones may have the scales of the last, or of others
         inner = slice(step, None) if step > 0 else slice(None, step)
         expected = np.moveaxis(np.roll(sizes, step, axis) - sizes, axis, 0)[inner]
@@ -46,13 +46,13 @@ def find_moved_scales(
         if known.sum() < max(_LEAST_ROLLED * rows, _MOST_KNOWN * known.size):
             continue
         seen, expected = seen[known], expected[known]
-        other = np.abs(expected) >= _LEAST_SPREAD  # neighbours may have one scale
-        if np.std(seen) < _LEAST_SPREAD or not other.any():
+        varied = np.abs(expected) >= _LEAST_SPREAD  # neighbours may have one scale
+        if np.std(seen) < _LEAST_SPREAD or not varied.any():
             continue
         rest = seen - expected
         rest -= np.median(rest)  # numbers that are cut off make all factors smaller
         # one group that is far off makes a correlation, and is no move of all others
-        most = np.median(np.abs(rest[other])) <= _LEFT**0.5 * np.median(np.abs(expected[other]))
+        most = np.median(np.abs(rest[varied])) <= _LEFT**0.5 * np.median(np.abs(expected[varied]))
         if most and np.var(rest) <= _LEFT * np.var(seen):
             return axis, step
     return None
@@ -86,25 +86,25 @@ def find_moved_codes(
     """
     plain = base
     (base, ours), (candidate, theirs) = (
-        standardise_groups(one, width) for one in (base, candidate)
+        standardise_groups(matrix, width) for matrix in (base, candidate)
     )
     if base.shape != candidate.shape or not (np.isfinite(base).all() and np.isfinite(theirs).all()):
         return None
     held = (ours > 0) & (theirs > 0)
     if not held.any() or np.sqrt(np.mean(np.log(theirs[held] / ours[held]) ** 2)) > _IN_PLACE:
         return None
-    found = _find_order(base, candidate, heads=heads, rounding=rounding)
-    if found is None and signed:
+    fault = _find_order(base, candidate, heads=heads, rounding=rounding)
+    if fault is None and signed:
         turned = np.repeat(_find_signs(plain, width), width, axis=1)
-        found = _find_order(base * turned, candidate * turned, heads=heads, rounding=rounding)
-    return None if found is None else _name(found, "codes without their scales")
+        fault = _find_order(base * turned, candidate * turned, heads=heads, rounding=rounding)
+    return None if fault is None else _name(fault, "codes without their scales")
 
 
 def _find_order(
     base: Array, candidate: Array, *, heads: bool, rounding: float
 ) -> StructureFault | None:
-    found = find_structure(base, candidate, heads=heads, rounding=rounding)
-    return None if found is None or found.by is not None else found
+    fault = find_structure(base, candidate, heads=heads, rounding=rounding)
+    return None if fault is None or fault.by is not None else fault
 
 
 def _name(found: StructureFault, what: str) -> StructureFault:
@@ -158,7 +158,7 @@ class CutCodes:
     def list_moved(self, base: Array) -> Sequence[tuple[str, Array, Array]]:
         """Return which fields have other bits than the base's numbers ask for, with these and those
         that they have; () where none or all have."""
-        codes = sum(one.bits for one in self.fields.values())
+        codes = sum(field.bits for field in self.fields.values())
         with np.errstate(all="ignore"):
             wanted = np.where(self.step != 0, (base.reshape(-1) - self.zero) / self.step, 0)
         whole = np.clip(np.nan_to_num(np.rint(wanted)), 0, 2**codes - 1).astype(np.uint8)
@@ -179,8 +179,8 @@ def find_moved_bits(codes: CutCodes, base: Array, *, heads: bool) -> StructureFa
     """
     for name, *sides in codes.list_moved(base):
         middle = (2 ** codes.fields[name].bits - 1) / 2
-        laid = (one.reshape(base.shape).astype(np.float32) - np.float32(middle) for one in sides)
-        found = _find_order(*laid, heads=heads, rounding=_ONE_OFF)
-        if found is not None:
-            return _name(found, f"{name} of its codes alone")
+        laid = (bits.reshape(base.shape).astype(np.float32) - np.float32(middle) for bits in sides)
+        fault = _find_order(*laid, heads=heads, rounding=_ONE_OFF)
+        if fault is not None:
+            return _name(fault, f"{name} of its codes alone")
     return None

@@ -33,8 +33,8 @@ def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
     order = sorted(range(count), key=lambda index: p_values[index], reverse=True)
     adjusted = [0.0] * count
     lowest = 1.0
-    for place, index in enumerate(order):
-        lowest = min(lowest, p_values[index] * count / (count - place))
+    for position, index in enumerate(order):
+        lowest = min(lowest, p_values[index] * count / (count - position))
         adjusted[index] = lowest
     return tuple(adjusted)
 

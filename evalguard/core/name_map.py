@@ -147,14 +147,14 @@ class Layout:
 
     def indices(self, shape: Sequence[int]) -> dict[int, NDArray[np.intp]]:
         """Return axis -> the candidate's place of each of the base's, of what :meth:`view` gave."""
-        found: dict[int, NDArray[np.intp]] = {}
-        for one in self.permute:
-            if not -len(shape) <= one.axis < len(shape):
-                raise ValueError(f"a tensor of {list(shape)} has no axis {one.axis}")
-            axis = one.axis % len(shape)
-            index = one.index(shape[axis])
-            found[axis] = found[axis][index] if axis in found else index
-        return found
+        indices: dict[int, NDArray[np.intp]] = {}
+        for permutation in self.permute:
+            if not -len(shape) <= permutation.axis < len(shape):
+                raise ValueError(f"a tensor of {list(shape)} has no axis {permutation.axis}")
+            axis = permutation.axis % len(shape)
+            index = permutation.index(shape[axis])
+            indices[axis] = indices[axis][index] if axis in indices else index
+        return indices
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the candidate's tensor as the base would hold it.
@@ -190,17 +190,17 @@ class NameRule:
 
     def match(self, base_name: str) -> tuple[str, Layout] | None:
         """Return the candidate's name and layout of a tensor of the base, None if it is another."""
-        found = _pattern(self.base).fullmatch(base_name)
-        if found is None:
+        match = _pattern(self.base).fullmatch(base_name)
+        if match is None:
             return None
-        texts = iter(found.groups())
+        texts = iter(match.groups())
         name = _WILD.sub(lambda _: next(texts, ""), self.cand)
         layout, take = self.layout, self.layout.take
         if take is not None and isinstance(take.index, str):
-            number = found.groups()[int(take.index.removeprefix("$")) - 1]
+            number = match.groups()[int(take.index.removeprefix("$")) - 1]
             if not number.isdigit():
                 return None
-            values = {one.name: getattr(layout, one.name) for one in fields(Layout)}
+            values = {field.name: getattr(layout, field.name) for field in fields(Layout)}
             layout = Layout(**{**values, "take": Take(axis=take.axis, index=int(number))})
         return name, layout
 
@@ -233,7 +233,7 @@ class NameMap:
 
     def ignores(self, name: str) -> bool:
         """Whether nothing is to be said about a tensor of this name."""
-        return any(_pattern(one).fullmatch(name) for one in self.ignore)
+        return any(_pattern(pattern).fullmatch(name) for pattern in self.ignore)
 
     def find(self, base_name: str, candidates: Iterable[str]) -> NamePair | None:
         """Return the pair of a tensor of the base, None where the candidate has none.
@@ -288,7 +288,7 @@ def parse_name_map(content: object, *, where: str) -> NameMap:
     if not isinstance(entries, list):
         raise UsageError(f"{where}: map must be a list of rules", hint=_EXAMPLE)
     ignore = top.get("ignore") or []
-    if not isinstance(ignore, list) or not all(isinstance(one, str) for one in ignore):
+    if not isinstance(ignore, list) or not all(isinstance(pattern, str) for pattern in ignore):
         raise UsageError(f"{where}: ignore must be a list of patterns", hint=_EXAMPLE)
     rules = (_rule(entry, f"{where}: rule {n}") for n, entry in enumerate(entries, start=1))
     return NameMap(rules=tuple(rules), ignore=tuple(ignore))
@@ -331,7 +331,7 @@ def _layout(given: Mapping[str, Any], wildcards: int, where: str) -> Layout:
         split=_split(given["split"], where) if "split" in given else None,
         reshape=_numbers(given.get("reshape", []), "reshape"),
         transpose=transpose,
-        permute=tuple(_permutation(one, where) for one in listed),
+        permute=tuple(_permutation(entry, where) for entry in listed),
         scale=scale,
         add=add,
     )
@@ -389,7 +389,7 @@ def _mapping(content: object, where: str, known: set[str]) -> dict[str, Any]:
 
 
 def _numbers(content: object, name: str) -> tuple[int, ...]:
-    if not isinstance(content, list) or not all(type(one) is int for one in content):
+    if not isinstance(content, list) or not all(type(number) is int for number in content):
         raise ValueError(f"{name} must be a list of whole numbers, got {content!r:.60}")
     return tuple(content)
 

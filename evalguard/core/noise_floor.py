@@ -326,7 +326,8 @@ def _floor(shifts: Sequence[Shift]) -> MetricFloor:
         variation=largest.variation,
         bit_identical=all(shift.bit_identical for shift in shifts),
         other_answers=max(
-            (one.other_answers for one in shifts if one.other_answers is not None), default=None
+            (shift.other_answers for shift in shifts if shift.other_answers is not None),
+            default=None,
         ),
     )
 

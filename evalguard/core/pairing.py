@@ -139,8 +139,8 @@ def _check_shapes(table: ScoreTable, name: str) -> None:
         if len(getattr(table, field)) not in (0, n):
             problems.append(f"{len(getattr(table, field))} {field}")
     if (table.weights is not None) != (table.aggregation in _WEIGHTED):
-        found = "no weights" if table.weights is None else "weights, which have no use"
-        problems.append(f"{found} for {table.aggregation}")
+        presence = "no weights" if table.weights is None else "weights, which have no use"
+        problems.append(f"{presence} for {table.aggregation}")
     if problems:
         raise MisalignedRunsError(
             f"{name} has a malformed score table of {n:,} documents with {', '.join(problems)}",
@@ -188,18 +188,20 @@ def pair(
     names = names_of(base, candidate)
     refuse_if_any(base, names, _identity_mismatches(base, candidate, names))
     base, candidate = order_rows(base, names[0]), order_rows(candidate, names[1])
-    found = _run_mismatches(base, candidate, names)
+    run_mismatches = _run_mismatches(base, candidate, names)
     if not np.array_equal(base.doc_ids, candidate.doc_ids):
-        found += _document_mismatches(base, candidate, names)
+        run_mismatches += _document_mismatches(base, candidate, names)
         # Only to say what else is wrong: the documents that both have.
         _, ours, theirs = np.intersect1d(
             base.doc_ids, candidate.doc_ids, assume_unique=True, return_indices=True
         )
-        found += compare_hashes(pick_rows(base, ours), pick_rows(candidate, theirs), allow)[0]
-        refuse_if_any(base, names, found)
+        run_mismatches += compare_hashes(
+            pick_rows(base, ours), pick_rows(candidate, theirs), allow
+        )[0]
+        refuse_if_any(base, names, run_mismatches)
     mismatches, caveats = compare_hashes(base, candidate, allow)
     mismatches += [*_weight_mismatches(base, candidate), *_cluster_mismatches(base, candidate)]
-    refuse_if_any(base, names, [*found, *mismatches])
+    refuse_if_any(base, names, [*run_mismatches, *mismatches])
     if base.figure and candidate.figure:
         known = finite_rows(base, candidate)
         caveats += _unknown_caveat(base.n, known[0].n, base.metric)
@@ -242,13 +244,15 @@ def _comparable(key: str, value: Value) -> Value:
 
 
 def _document_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) -> list[Mismatch]:
-    found = []
-    for one, other, name in ((base, candidate, names[0]), (candidate, base, names[1])):
-        extra = np.setdiff1d(one.doc_ids, other.doc_ids, assume_unique=True)
+    differences = []
+    for own, reference, name in ((base, candidate, names[0]), (candidate, base, names[1])):
+        extra = np.setdiff1d(own.doc_ids, reference.doc_ids, assume_unique=True)
         if extra.size:
-            found.append(f"{extra.size:,} documents only in {name} (first: doc_id {extra[0]})")
+            differences.append(
+                f"{extra.size:,} documents only in {name} (first: doc_id {extra[0]})"
+            )
     shorter = min(base.n, candidate.n)
-    hint, text = "score both models on the same documents", " and ".join(found)
+    hint, text = "score both models on the same documents", " and ".join(differences)
     if np.array_equal(base.doc_ids[:shorter], candidate.doc_ids[:shorter]):
         text += (
             f"; one run stops where the other goes on ({base.n:,} and {candidate.n:,} documents)"

@@ -166,7 +166,7 @@ def list_roundings(columns: int) -> Iterator[Rounding]:
         detail="e5m2",
         round_values=partial(round_float8, mantissa=2, largest=57344.0),
     )
-    fitting = [one for one in _GROUPS if columns % one == 0]
+    fitting = [group for group in _GROUPS if columns % group == 0]
     whole: list[tuple[int, str]] = [(-1, "per tensor"), (0, "per row")]
     for group, words in whole:
         yield Rounding(
@@ -185,7 +185,10 @@ def list_roundings(columns: int) -> Iterator[Rounding]:
         )
     grids: list[tuple[int, Family]] = [(8, "int8"), (6, "int6"), (4, "int4"), (3, "int3")]
     for bits, family in grids:
-        for group, words in [*whole, *((one, f"groups of {one}") for one in fitting)]:
+        for group, words in [
+            *whole,
+            *((size, f"groups of {size}") for size in fitting),
+        ]:
             for symmetric in (True, False):
                 yield Rounding(
                     family=family,
@@ -205,7 +208,7 @@ def vote_precision(base: Array, candidate: Array) -> PrecisionVote | None:
     Returns:
         None also where the two are equal, or their difference is no rounding.
     """
-    here, there = (_as_rows(one) for one in (base, candidate))
+    here, there = (_as_rows(matrix) for matrix in (base, candidate))
     error = _norm(there - here)
     size = _norm(here)
     if error == 0.0 or size == 0.0 or not math.isfinite(error):

@@ -90,15 +90,15 @@ def compare_prompts(pairs: Iterable[tuple[str, str]]) -> tuple[PromptDifference,
     Args:
         pairs: of base and candidate, of the same documents; equal ones differ in nothing.
     """
-    found: dict[tuple[PromptDifferenceKind, PromptSide], PromptDifference] = {}
+    examples: dict[tuple[PromptDifferenceKind, PromptSide], PromptDifference] = {}
     count: Counter[tuple[PromptDifferenceKind, PromptSide]] = Counter()
     for base, candidate in pairs:
-        for one in _differences(base, candidate):
-            key = (one.kind, one.only)
-            found.setdefault(key, one)
+        for difference in _differences(base, candidate):
+            key = (difference.kind, difference.only)
+            examples.setdefault(key, difference)
             count[key] += 1
-    ranked = sorted(found, key=lambda key: -count[key])
-    return tuple(replace(found[key], documents=count[key]) for key in ranked)
+    ranked = sorted(examples, key=lambda key: -count[key])
+    return tuple(replace(examples[key], documents=count[key]) for key in ranked)
 
 
 def compare_token_ids(
@@ -125,8 +125,8 @@ def compare_token_ids(
     for name, longer, shorter in sides:
         if shorter and list(longer[len(longer) - len(shorter) :]) == list(shorter):
             missing = len(longer) - len(shorter)
-            other: PromptSide = "candidate" if name == "base" else "base"
-            return _of_ids("cut_left", base, candidate, missing, only=other)
+            cut_side: PromptSide = "candidate" if name == "base" else "base"
+            return _of_ids("cut_left", base, candidate, missing, only=cut_side)
     for name, split, whole in sides:
         marks = _split_marks(text, split, whole)
         if marks:
@@ -190,12 +190,16 @@ def _differences(base: str, candidate: str) -> Iterator[PromptDifference]:
     if cut is not None:
         yield from (*_in_begins(ours.begins, theirs.begins), cut)
         return
-    found = [*_around_the_words(ours, theirs), *_in_system_prompts(ours, theirs)]
-    found += _in_questions(ours, theirs, {one.kind for one in found}, (base, candidate))
-    yield from found
-    if found and not _differ_in_space(ours, theirs, {one.kind for one in found}):
+    differences = [*_around_the_words(ours, theirs), *_in_system_prompts(ours, theirs)]
+    differences += _in_questions(
+        ours, theirs, {difference.kind for difference in differences}, (base, candidate)
+    )
+    yield from differences
+    if differences and not _differ_in_space(
+        ours, theirs, {difference.kind for difference in differences}
+    ):
         return
-    only_space = bool(found) or _words(base) == _words(candidate)
+    only_space = bool(differences) or _words(base) == _words(candidate)
     yield _first_difference(base, candidate, "white_space" if only_space else "text")
 
 
@@ -206,9 +210,9 @@ def _cut_left(base: str, candidate: str) -> PromptDifference | None:
         ("base", bare[0], bare[1]),
         ("candidate", bare[1], bare[0]),
     )
-    for side, own, other in sides:
-        missing = len(other) - len(own)
-        if missing > 0 and own and other.endswith(own) and not begins_a_turn(own):
+    for side, own, whole in sides:
+        missing = len(whole) - len(own)
+        if missing > 0 and own and whole.endswith(own) and not begins_a_turn(own):
             return replace(_of("cut_left", bare[0], bare[1]), only=side, at=missing)
     return None
 
@@ -239,8 +243,8 @@ def _around_the_words(
         yield _of("tools", *tools)
     dates = [_DATE.findall("\n".join(turn.text for turn in of.turns)) for of in (base, candidate)]
     if len(dates[0]) == len(dates[1]) and dates[0] != dates[1]:
-        one, other = next((a, b) for a, b in zip(*dates, strict=True) if a != b)
-        yield PromptDifference(kind="date", base=one, candidate=other)
+        our_date, their_date = next((a, b) for a, b in zip(*dates, strict=True) if a != b)
+        yield PromptDifference(kind="date", base=our_date, candidate=their_date)
 
 
 def _opening(prompt: RenderedPrompt) -> str:
@@ -249,7 +253,9 @@ def _opening(prompt: RenderedPrompt) -> str:
 
 def _in_begins(base: Sequence[str], candidate: Sequence[str]) -> Iterator[PromptDifference]:
     shown = ("".join(base), "".join(candidate))
-    repeated = [max((len([*of]) for _, of in groupby(one)), default=0) for one in (base, candidate)]
+    repeated = [
+        max((len([*of]) for _, of in groupby(tokens)), default=0) for tokens in (base, candidate)
+    ]
     if max(repeated) > 1 and repeated[0] != repeated[1]:
         only: PromptSide = "base" if repeated[0] > repeated[1] else "candidate"
         yield replace(_of("double_bos", *shown), only=only)
@@ -273,9 +279,9 @@ def _in_turn_ends(base: Sequence[Turn], candidate: Sequence[Turn]) -> Iterator[P
 def _tools_of(prompt: RenderedPrompt) -> str:
     """What a prompt tells of tools, from there on; "" where it tells of none."""
     for turn in prompt.turns:
-        found = _TOOLS.search(turn.text)
-        if turn.role == "tools" or found is not None:
-            return turn.text[0 if found is None else found.start() :]
+        match = _TOOLS.search(turn.text)
+        if turn.role == "tools" or match is not None:
+            return turn.text[0 if match is None else match.start() :]
     return ""
 
 
@@ -294,12 +300,12 @@ def _in_system_prompts(
 
 def _system_of(prompt: RenderedPrompt) -> str:
     """The system prompt up to the tools, with every date as the same one."""
-    found = []
+    texts = []
     for turn in prompt.turns:
         if turn.role == "system":
             tools = _TOOLS.search(turn.text)
-            found.append(turn.text[: None if tools is None else tools.start()])
-    return _DATE.sub("<date>", "\n".join(found)).strip()
+            texts.append(turn.text[: None if tools is None else tools.start()])
+    return _DATE.sub("<date>", "\n".join(texts)).strip()
 
 
 def _is_inside(system: str, other: RenderedPrompt) -> bool:
@@ -329,8 +335,8 @@ def _in_questions(
             )
         return
     sides: tuple[tuple[PromptSide, int, int], ...] = (("base", 0, 1), ("candidate", 1, 0))
-    for side, own, other in sides:
-        if words[own].endswith(words[other]):
+    for side, own, against in sides:
+        if words[own].endswith(words[against]):
             if "tools" not in kinds:
                 firsts = map(_first_question, (base, candidate))
                 yield replace(_of("text_before", *firsts), only=side)
@@ -340,12 +346,12 @@ def _in_questions(
 
 def _questions(prompt: RenderedPrompt) -> list[str]:
     """Words of the turns but for system prompt and tools, and of what the template fills in."""
-    found = [
+    questions = [
         _words(without_thinking(_DATE.sub("<date>", turn.text)))
         for turn in prompt.turns
         if turn.role not in ("system", "tools")
     ]
-    return [words for words in found if words]
+    return [words for words in questions if words]
 
 
 def _first_question(prompt: RenderedPrompt) -> str:

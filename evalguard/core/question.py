@@ -112,14 +112,14 @@ def request_scores(oracle: Oracle, questions: Sequence[Question]) -> list[Floats
         answers: list[Floats | Untestable] = oracle.measure_all(questions)
     else:
         answers = [_request_scores(oracle, *question) for question in questions]
-    found = [check_reply(answer) for answer in answers]
-    for (_, documents), scores in zip(questions, found, strict=True):
+    replies = [check_reply(answer) for answer in answers]
+    for (_, documents), scores in zip(questions, replies, strict=True):
         if not isinstance(scores, Untestable) and scores.shape != documents.shape:
             raise UsageError(
                 f"an oracle was asked about {documents.size} documents, and answered with scores "
                 f"of shape {scores.shape}"
             )
-    return found
+    return replies
 
 
 def _request_scores(

@@ -45,17 +45,17 @@ class RayPlan:
         Raises:
             UsageError: it is not of this form.
         """
-        place, _, amounts = text.partition("?")
-        name, separator, address = place.partition("://")
+        target, _, amounts = text.partition("?")
+        name, separator, address = target.partition("://")
         if name != "ray" or (separator and not _is_address(address)):
             raise UsageError(
                 f"--execution {text}: this is not a place where models can run", hint=_FORM
             )
         given: dict[str, Any] = {}
-        for one in filter(None, amounts.split("&")):
-            key, _, value = one.partition("=")
+        for amount in filter(None, amounts.split("&")):
+            key, _, value = amount.partition("=")
             if key not in _AMOUNTS or key in given or not _is_amount(value, key):
-                raise UsageError(f"--execution {text}: '{one}' is not understood", hint=_FORM)
+                raise UsageError(f"--execution {text}: '{amount}' is not understood", hint=_FORM)
             given[key] = int(value) if key in ("actors", "memory") else float(value)
         return cls(address=address, **given)
 

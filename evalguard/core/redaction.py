@@ -210,8 +210,8 @@ def _redacted_once(text: str) -> str:
 
 def redacted_traceback(error: BaseException) -> str:
     """Return a traceback without secrets: it quotes messages and lines of code."""
-    told = traceback.format_exception(type(error), error, error.__traceback__)
-    return redacted_text("".join(told)).rstrip("\n")
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    return redacted_text("".join(lines)).rstrip("\n")
 
 
 def redacted_command(words: Sequence[str]) -> str:
@@ -238,11 +238,11 @@ def _redacted_words(words: Sequence[str]) -> Iterator[str]:
 def _redacted_list(values: Sequence[Value]) -> list[Value]:
     pair = len(values) == 2 and isinstance(values[0], str) and is_secret(values[0])
     before: Value = ""
-    found: list[Value] = []
+    redacted: list[Value] = []
     for index, value in enumerate(values):
         flagged = isinstance(before, str) and _FLAG.fullmatch(before) is not None
         follows = isinstance(value, str) and not value.startswith("-")
         secret = (flagged and follows) or (pair and index == 1)
-        found.append(redact_value(value, "token" if secret else ""))
+        redacted.append(redact_value(value, "token" if secret else ""))
         before = value
-    return found
+    return redacted

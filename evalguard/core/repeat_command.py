@@ -78,13 +78,13 @@ def command_to_repeat(command: str) -> str:
         words = shell_words(command)
     except ValueError:  # nobody typed this
         return command
-    kept = without_options(words, with_value=_OF_OUTPUT, flags=_FOR_PROGRAMS)
-    shown = dict(itertools.pairwise(kept))
+    remaining = without_options(words, with_value=_OF_OUTPUT, flags=_FOR_PROGRAMS)
+    shown = dict(itertools.pairwise(remaining))
     for name in ("--output-path", "--output_path"):
         if shown.get(name) == DEFAULT_RUN_FOLDERS:
-            kept = without_options(kept, with_value=(name,))
-        kept = [word for word in kept if word != f"{name}={DEFAULT_RUN_FOLDERS}"]
-    return command if kept == words else shlex.join(kept)
+            remaining = without_options(remaining, with_value=(name,))
+        remaining = [word for word in remaining if word != f"{name}={DEFAULT_RUN_FOLDERS}"]
+    return command if remaining == words else shlex.join(remaining)
 
 
 def as_one_pair(command: str, candidate: str, *, base: str = "") -> str:
@@ -103,10 +103,10 @@ def as_one_pair(command: str, candidate: str, *, base: str = "") -> str:
     if words[:2] != ["evalguard", "compare"]:
         return command
     dropped = ("--cand", "--candidate", *(_OF_BASE if base else ()))
-    kept = without_options(words[2:], with_value=dropped, flags=("--chain",))
+    remaining = without_options(words[2:], with_value=dropped, flags=("--chain",))
     named = [*(["--base", base] if base else []), "--cand", candidate]
-    at = kept.index("--base") + 2 if "--base" in kept else 0
-    return shlex.join([*words[:2], *kept[:at], *named, *kept[at:]])
+    at = remaining.index("--base") + 2 if "--base" in remaining else 0
+    return shlex.join([*words[:2], *remaining[:at], *named, *remaining[at:]])
 
 
 def as_comparison(command: str) -> str:
@@ -124,8 +124,8 @@ def as_comparison(command: str) -> str:
         return ""
     if words[1] != "bisect":
         return anew
-    kept = without_options(words[2:], with_value=_OF_SEARCH, flags=_SEARCH_FLAGS)
-    return shlex.join(["evalguard", "compare", *kept])
+    remaining = without_options(words[2:], with_value=_OF_SEARCH, flags=_SEARCH_FLAGS)
+    return shlex.join(["evalguard", "compare", *remaining])
 
 
 def as_bisection(command: str) -> str:
@@ -140,8 +140,8 @@ def as_bisection(command: str) -> str:
         return ""
     if words[:2] != ["evalguard", "compare"]:
         return ""
-    kept = without_options(words[2:], with_value=("--bisect",))
-    return shlex.join(["evalguard", "bisect", *kept])
+    remaining = without_options(words[2:], with_value=("--bisect",))
+    return shlex.join(["evalguard", "bisect", *remaining])
 
 
 def as_trace(command: str) -> str:
@@ -191,8 +191,10 @@ def planned_as_comparison(command: str) -> str:
     names = [word.partition("=")[0] for word in words]
     if words[:2] != ["evalguard", "plan"] or "--run" in names:
         return ""
-    kept = without_options(words[2:], with_value=("--pilot", "--power"), flags=("-v", "--verbose"))
-    return shlex.join(["evalguard", "compare", *kept])
+    remaining = without_options(
+        words[2:], with_value=("--pilot", "--power"), flags=("-v", "--verbose")
+    )
+    return shlex.join(["evalguard", "compare", *remaining])
 
 
 def traced_as_comparison(command: str) -> str:
@@ -210,24 +212,26 @@ def _about_models(command: str, job: str, *, of: Collection[str]) -> str:
         words = ["evalguard", "compare", *_SIDES_OF_DEMO, *words[2:]]
     if words[:1] != ["evalguard"] or len(words) < 2 or words[1] not in of:
         return ""
-    kept: list[str] = []
+    shared: list[str] = []
     following = iter(words[2:])
     for word in following:
         name, equals, _ = word.partition("=")
         if name.replace("_", "-") in _OF_TRACE:
-            kept += [word] if equals else [word, *[one for one in [next(following, "")] if one]]
+            shared += (
+                [word] if equals else [word, *[value for value in [next(following, "")] if value]]
+            )
         elif word in _TRACE_FLAGS:
-            kept.append(word)
-    names = [word.partition("=")[0] for word in kept]
-    both = "--base" in names and sum(one in ("--cand", "--candidate") for one in names) == 1
-    return shlex.join(["evalguard", job, *kept]) if both else ""
+            shared.append(word)
+    names = [word.partition("=")[0] for word in shared]
+    both = "--base" in names and sum(name in ("--cand", "--candidate") for name in names) == 1
+    return shlex.join(["evalguard", job, *shared]) if both else ""
 
 
 def without_options(
     words: Sequence[str], *, with_value: Collection[str], flags: Collection[str] = ()
 ) -> list[str]:
     """Return the words without some options, those ``with_value`` together with it."""
-    kept: list[str] = []
+    remaining: list[str] = []
     following = iter(words)
     for word in following:
         name, equals, _ = word.partition("=")
@@ -235,5 +239,5 @@ def without_options(
             if not equals:
                 next(following, None)
         elif name not in flags and word[:2] not in with_value:  # -oFILE
-            kept.append(word)
-    return kept
+            remaining.append(word)
+    return remaining

@@ -88,8 +88,8 @@ def find_row_counts(base: Array, candidate: Array) -> RowCounts | None:
     Args:
         base, candidate: (rows, columns) of two numbers of rows; projections of them will do.
     """
-    more: Literal["base", "candidate"] = "candidate" if len(candidate) > len(base) else "base"
-    long, short = (candidate, base) if more == "candidate" else (base, candidate)
+    longer: Literal["base", "candidate"] = "candidate" if len(candidate) > len(base) else "base"
+    long, short = (candidate, base) if longer == "candidate" else (base, candidate)
     extra = len(long) - len(short)
     if not extra or not len(short):
         return None
@@ -115,7 +115,7 @@ def find_row_counts(base: Array, candidate: Array) -> RowCounts | None:
     gaps += range(len(short) + shift, len(long))
     at_end = gaps[0] == len(short)
     return RowCounts(
-        more=more, rows=tuple(gaps), at_end=at_end, differing=differing, count=len(short)
+        more=longer, rows=tuple(gaps), at_end=at_end, differing=differing, count=len(short)
     )
 
 
@@ -123,8 +123,8 @@ def _alike(one: Array, other: Array) -> NDArray[np.bool_]:
     with np.errstate(all="ignore"):
         apart = ((one - other) ** 2).sum(axis=1)
         size = np.maximum((one**2).sum(axis=1), (other**2).sum(axis=1))
-    found: NDArray[np.bool_] = apart <= _ALIKE**2 * size
-    return found
+    alike: NDArray[np.bool_] = apart <= _ALIKE**2 * size
+    return alike
 
 
 def _find_gap(long: Array, short: Array, most: int) -> int:

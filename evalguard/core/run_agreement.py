@@ -39,14 +39,14 @@ def refuse_if_any(table: ScoreTable, names: Names, mismatches: Iterable[Mismatch
     Raises:
         MisalignedRunsError: naming the metric, both runs and every mismatch.
     """
-    found = list(mismatches)
-    if not found:
+    listed = list(mismatches)
+    if not listed:
         return
-    hints = dict.fromkeys(mismatch.hint for mismatch in found if mismatch.hint)
+    hints = dict.fromkeys(mismatch.hint for mismatch in listed if mismatch.hint)
     raise MisalignedRunsError(
         f"{names[0]} and {names[1]} cannot be paired: "
-        f"{'; '.join(mismatch.found for mismatch in found)}",
-        of_prompts=any(mismatch.of_prompts for mismatch in found),
+        f"{'; '.join(mismatch.found for mismatch in listed)}",
+        of_prompts=any(mismatch.of_prompts for mismatch in listed),
         of=f"{table.task} ({table.filter}) {table.metric}",
         hint="; ".join(hints) or "score both models on the same documents, in the same way",
     )
@@ -93,26 +93,26 @@ def canonical_generation(options: Value) -> dict[str, Value]:
     """
     if not isinstance(options, Mapping):
         return {}
-    found: dict[str, Value] = {
+    canonical: dict[str, Value] = {
         name: _number(value) for name, value in options.items() if value is not None
     }
-    lengths = [found.pop(name) for name in _LENGTHS if name in found]
-    until = found.pop("until", [])
+    lengths = [canonical.pop(name) for name in _LENGTHS if name in canonical]
+    until = canonical.pop("until", [])
     stops = until if isinstance(until, list) else [until]
-    drawn, temperature = found.pop("do_sample", None), found.get("temperature", 0.0)
+    drawn, temperature = canonical.pop("do_sample", None), canonical.get("temperature", 0.0)
     greedy = drawn is False or (drawn is None and temperature == 0.0)
-    found = {
+    canonical = {
         name: value
-        for name, value in found.items()
+        for name, value in canonical.items()
         if value not in _WITHOUT_EFFECT.get(name, ()) and not (greedy and name in _OF_SAMPLING)
     }
     if not greedy:
-        found["do_sample"] = True
+        canonical["do_sample"] = True
     if lengths:
-        found["max_gen_toks"] = lengths[0]
+        canonical["max_gen_toks"] = lengths[0]
     if stops:
-        found["until"] = [*sorted({str(stop) for stop in stops})]
-    return found
+        canonical["until"] = [*sorted({str(stop) for stop in stops})]
+    return canonical
 
 
 def _number(value: Value) -> Value:
@@ -151,14 +151,16 @@ class _Kind:
         if _is_filled(self.base) and _is_filled(self.candidate):
             return 0
         pairs = zip(self.base, self.candidate, strict=True)
-        return sum(not (one and other) for one, other in pairs)
+        return sum(not (ours and theirs) for ours, theirs in pairs)
 
     def differing(self) -> NDArray[np.bool_]:
         """Where both hashes are known and not the same; shape (n,)."""
         if self.base == self.candidate:
             return np.zeros(len(self.base), dtype=np.bool_)
         pairs = zip(self.base, self.candidate, strict=True)
-        return np.array([bool(one and other and one != other) for one, other in pairs], dtype=bool)
+        return np.array(
+            [bool(ours and theirs and ours != theirs) for ours, theirs in pairs], dtype=bool
+        )
 
 
 def _is_filled(hashes: Sequence[str]) -> bool:
@@ -202,10 +204,10 @@ def compare_hashes(
         if kind.permission != "prompt":
             mismatches.append(_mismatch(kind, base, first, count + one_sided))
             continue
-        found = _mismatch(kind, base, first, count + _prompt_cause(base, candidate))
+        mismatch = _mismatch(kind, base, first, count + _prompt_cause(base, candidate))
         known = (key for key in _SHOTS if key in base.run and key in candidate.run)
         shots = any(base.run[key] != candidate.run[key] for key in known)
-        mismatches.append(replace(found, hint="") if shots else found)
+        mismatches.append(replace(mismatch, hint="") if shots else mismatch)
     return mismatches, caveats
 
 
@@ -214,14 +216,14 @@ def _prompt_cause(base: ScoreTable, candidate: ScoreTable) -> str:
     ours, theirs = base.reading or {}, candidate.reading or {}
     if not (ours.get("finished") and theirs.get("finished")):
         return ""
-    names, found = names_of(base, candidate), []
+    names, causes = names_of(base, candidate), []
     for key, noun in _TEMPLATES.items():
-        one, other = ours.get(key), theirs.get(key)
-        if one and other and one != other:
-            found.append(f"another {noun} on each side")
-        elif one != other:
-            found.append(f"a {noun} in {names[0 if one else 1]} only")
-    return f" ({', '.join(found)})" if found else ""
+        our_template, their_template = ours.get(key), theirs.get(key)
+        if our_template and their_template and our_template != their_template:
+            causes.append(f"another {noun} on each side")
+        elif our_template != their_template:
+            causes.append(f"a {noun} in {names[0 if our_template else 1]} only")
+    return f" ({', '.join(causes)})" if causes else ""
 
 
 def _compare_readings(
@@ -238,11 +240,11 @@ def _compare_readings(
     may_differ = _PROMPTS_MAY_DIFFER if _is_generated(base, candidate) else _MAY_DIFFER
     mismatches: list[Mismatch] = []
     caveats: list[str] = []
-    for found, permissions, hint in _reading_differences(base, candidate):
+    for difference, permissions, hint in _reading_differences(base, candidate):
         if permissions & allow:
-            caveats.append(f"{found}, as declared")
+            caveats.append(f"{difference}, as declared")
         else:
-            mismatches.append(Mismatch(f"{found}, {may_differ}", f"{hint}, or {_IF_KNOWN}"))
+            mismatches.append(Mismatch(f"{difference}, {may_differ}", f"{hint}, or {_IF_KNOWN}"))
     return mismatches, caveats
 
 
@@ -256,29 +258,34 @@ def _reading_differences(
     """(what differs, the permissions that let it, what to do) of two readings."""
     ours, theirs = base.reading or {}, candidate.reading or {}
     names = names_of(base, candidate)
-    found = []
-    one, other = (str(side.get("lm_eval") or "") for side in (ours, theirs))
-    if not one or one != other:
-        text = _of_both("the version of lm-eval", one, other, names, "not recorded")
-        newest = max(one, other, key=_version) or "one version"
+    differences = []
+    our_value, their_value = (str(side.get("lm_eval") or "") for side in (ours, theirs))
+    if not our_value or our_value != their_value:
+        text = _of_both("the version of lm-eval", our_value, their_value, names, "not recorded")
+        newest = max(our_value, their_value, key=_version) or "one version"
         again = f"run lm_eval again with {newest} on both sides"
-        found.append((text, frozenset({"reading"}), again))
+        differences.append((text, frozenset({"reading"}), again))
     if not (ours.get("finished") or theirs.get("finished")):
-        return found  # what two models were told to read alike, each in its own words
+        return differences  # what two models were told to read alike, each in its own words
     generated = _is_generated(base, candidate)
     for key in ("add_bos_token",) if generated else ("add_bos_token", "prefix_token_id"):
-        one, other = (str(side.get(key, "")).lower() for side in (ours, theirs))
-        if one != other:
-            text = _of_both(key, one, other, names, "not given")
-            found.append((text, frozenset({"tokens", "reading"}), "give both the same"))
+        our_value, their_value = (str(side.get(key, "")).lower() for side in (ours, theirs))
+        if our_value != their_value:
+            text = _of_both(key, our_value, their_value, names, "not given")
+            differences.append((text, frozenset({"tokens", "reading"}), "give both the same"))
     rolling = base.run.get("output_type") == "loglikelihood_rolling"
     for key, hint in () if generated else _READING_HINTS.items():
-        one, other = (str(side.get(key, "")) for side in (ours, theirs))
-        if one and other and one != other and (rolling or key == "prefix_token"):
+        our_value, their_value = (str(side.get(key, "")) for side in (ours, theirs))
+        if (
+            our_value
+            and their_value
+            and our_value != their_value
+            and (rolling or key == "prefix_token")
+        ):
             permission = "length" if key == "max_length" else "tokens"
-            text = _of_both(key, one, other, names, "")
-            found.append((text, frozenset({permission, "reading"}), hint))
-    return found
+            text = _of_both(key, our_value, their_value, names, "")
+            differences.append((text, frozenset({permission, "reading"}), hint))
+    return differences
 
 
 def _of_both(noun: str, one: str, other: str, names: tuple[str, str], absent: str) -> str:
@@ -328,11 +335,11 @@ def _kinds(base: ScoreTable, candidate: ScoreTable) -> list[_Kind]:
 
 def _mismatch(kind: _Kind, base: ScoreTable, first: int, count: str) -> Mismatch:
     ours, theirs = (side[first][:_SHOWN_DIGITS] for side in (kind.base, kind.candidate))
-    found = f"{count} (first: doc_id {base.doc_ids[first]}, {ours} and {theirs})"
+    message = f"{count} (first: doc_id {base.doc_ids[first]}, {ours} and {theirs})"
     if not kind.permission:
-        return Mismatch(found, "these are not the same documents: check the task's data")
+        return Mismatch(message, "these are not the same documents: check the task's data")
     return Mismatch(
-        found,
+        message,
         f"if this difference is under test, declare it: --allow-differing {kind.permission}, or "
         f"differs: [{kind.permission}] on the pair",
         of_prompts=kind.permission == "prompt",

@@ -236,8 +236,8 @@ def generation_parts(scorer: Scorer, requests: Sequence[Request]) -> list[tuple[
     scorer that cannot cut them.
     """
     cut = getattr(scorer, "generation_parts", None)
-    found: list[tuple[int, ...]] = [tuple(range(len(requests)))] if cut is None else cut(requests)
-    return found
+    parts: list[tuple[int, ...]] = [tuple(range(len(requests)))] if cut is None else cut(requests)
+    return parts
 
 
 class ReassignableScorer(Scorer, Protocol):
@@ -346,8 +346,8 @@ def count_cached_tokens(scorer: Scorer) -> int | None:
     None where it keeps nothing of one prompt for the next, or does not say.
     """
     count = getattr(scorer, "count_cached_tokens", None)
-    found: int | None = None if count is None else count()
-    return found
+    tokens: int | None = None if count is None else count()
+    return tokens
 
 
 def check_unchanged(scorer: Scorer) -> None:

@@ -74,10 +74,10 @@ def restore_infinities(
     low = np.flatnonzero(loglikelihoods <= NO_PROBABILITY).tolist()
     if not low:
         return loglikelihoods
-    found = loglikelihoods.copy()
-    for place in low:
-        found[place] = restore_infinity(float(found[place]), text=texts[place])
-    return found
+    restored = loglikelihoods.copy()
+    for row in low:
+        restored[row] = restore_infinity(float(restored[row]), text=texts[row])
+    return restored
 
 
 def restore_token_infinities(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:

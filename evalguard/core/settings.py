@@ -351,10 +351,10 @@ class Variant:
                 )
         assignment = {**self.assignment, **changes}
         known = {setting.name: setting for setting in self.settings}
-        for one in (one for one in self.settings if one.follows):
-            first = known[one.follows]
+        for setting in (setting for setting in self.settings if setting.follows):
+            first = known[setting.follows]
             changed = assignment[first.name] == first.candidate
-            assignment[one.name] = one.candidate if changed else one.reference
+            assignment[setting.name] = setting.candidate if changed else setting.reference
         for constraint in self.constraints:
             if constraint.violated_by(assignment):
                 raise UsageError(

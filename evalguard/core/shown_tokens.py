@@ -105,9 +105,13 @@ SAMPLE_COLUMNS = ("generated_ids", "generated_margins", "generated_others")
 def sample_columns(answers: Sequence[GeneratedTokens | None]) -> dict[str, list[Any]]:
     """What the samples keep of the tokens of a document's answers, ``SAMPLE_COLUMNS``."""
     return {
-        "generated_ids": [None if one is None else one.ids.tolist() for one in answers],
-        "generated_margins": [None if one is None else one.margins.tolist() for one in answers],
-        "generated_others": [None if one is None else one.others.tolist() for one in answers],
+        "generated_ids": [None if answer is None else answer.ids.tolist() for answer in answers],
+        "generated_margins": [
+            None if answer is None else answer.margins.tolist() for answer in answers
+        ],
+        "generated_others": [
+            None if answer is None else answer.others.tolist() for answer in answers
+        ],
     }
 
 
@@ -127,8 +131,8 @@ def read_sample(
         return (None,) * n
     columns: list[Any] = [ids, margins, others]
     try:
-        if [len(one) for one in columns] != [n] * 3:
-            raise ValueError(f"{n} answers, and tokens of {[len(one) for one in columns]}")
+        if [len(column) for column in columns] != [n] * 3:
+            raise ValueError(f"{n} answers, and tokens of {[len(column) for column in columns]}")
         return tuple(
             None if own is None else GeneratedTokens.of(own, *rest)
             for own, *rest in zip(*columns, strict=True)
@@ -204,8 +208,8 @@ def bound_kl(base: TopLogprobs, candidate: TopLogprobs) -> tuple[Float, Float, F
     """
     if len(base) != len(candidate):
         raise ValueError(f"{len(base)} and {len(candidate)} positions")
-    found = [_bound(ours, theirs) for ours, theirs in zip(base, candidate, strict=True)]
-    columns = np.array(found, dtype=np.float64).reshape(-1, 3)
+    bounds = [_bound(ours, theirs) for ours, theirs in zip(base, candidate, strict=True)]
+    columns = np.array(bounds, dtype=np.float64).reshape(-1, 3)
     return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
@@ -215,7 +219,9 @@ def _bound(base: Mapping[str, float], candidate: Mapping[str, float]) -> tuple[f
         for label in base.keys() & candidate.keys()
         if label and _NO_NAME not in label
     ]
-    pairs = sorted(pair for pair in pairs if all(NO_PROBABILITY < one < math.inf for one in pair))
+    pairs = sorted(
+        pair for pair in pairs if all(NO_PROBABILITY < value < math.inf for value in pair)
+    )
     logs = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     (log_p, p_rest), (log_q, q_rest) = _with_rest(logs[:, 0]), _with_rest(logs[:, 1])
     p = np.exp(log_p)

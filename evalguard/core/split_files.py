@@ -18,10 +18,10 @@ def gguf_parts(name: str) -> tuple[str, ...]:
 
 def split_parts(name: str) -> tuple[str, ...]:
     """Return the same of a file of any suffix."""
-    found = _PART.fullmatch(name)
-    if found is None:
+    match = _PART.fullmatch(name)
+    if match is None:
         return (name,)
-    first, number, of, count, last = found.groups()
+    first, number, of, count, last = match.groups()
     if not 1 <= int(number) <= int(count):  # no part by its name, whatever it is
         return (name,)
     return tuple(f"{first}{part:05d}{of}{count}{last}" for part in range(1, int(count) + 1))

@@ -123,8 +123,8 @@ def describe_kinds(verdicts: Iterable[StructureVerdict]) -> str:
     """Say what is wrong with how many answers, the most frequent first; "" where nothing is."""
     kinds = [verdict.kind for verdict in verdicts]
     wrong = Counter(kind for kind in kinds if kind != "valid")
-    told = (f"{times:,} {KIND_TEXTS[kind]}" for kind, times in wrong.most_common())
-    return f"of {len(kinds):,} answers {'; '.join(told)}" if wrong else ""
+    parts = (f"{times:,} {KIND_TEXTS[kind]}" for kind, times in wrong.most_common())
+    return f"of {len(kinds):,} answers {'; '.join(parts)}" if wrong else ""
 
 
 def judge_json(text: str) -> StructureVerdict:
@@ -206,8 +206,8 @@ def check_schema(schema: object) -> None:
     try:
         draft.check_schema(schema, format_checker=_formats())
     except SchemaError as error:
-        place = "/".join(map(str, error.absolute_path))
-        raise ValueError(f"{place}: {error.message}" if place else error.message) from error
+        path = "/".join(map(str, error.absolute_path))
+        raise ValueError(f"{path}: {error.message}" if path else error.message) from error
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
     for reference in _references(schema):
@@ -291,7 +291,9 @@ def _after_thinking(text: str) -> str:
 
 
 def _judge_call(call: ToolCall, expected: ExpectedAnswer) -> StructureVerdict:
-    tool = next((one for one in expected.tools if function_name(one) == call.name), None)
+    tool = next(
+        (offered for offered in expected.tools if function_name(offered) == call.name), None
+    )
     if tool is None or not call.name:
         return StructureVerdict(kind="unknown_tool", detail=call.name)
     if expected.named not in ("", call.name):
@@ -310,8 +312,8 @@ def _judge_call(call: ToolCall, expected: ExpectedAnswer) -> StructureVerdict:
 
 def _parameters(tool: Mapping[str, Any]) -> Any:
     """The schema of a tool's arguments; a tool that has none takes any object."""
-    found = tool["function"].get("parameters")
-    return True if found is None else found
+    parameters = tool["function"].get("parameters")
+    return True if parameters is None else parameters
 
 
 def _judge_value(value: Any, schema: Schema, otherwise: StructureKind) -> StructureVerdict:
@@ -445,16 +447,16 @@ _VALUES = ("enum", "const", "default", "examples", "example")
 
 
 def _check_reference(schema: Mapping[str, Any], reference: str) -> None:
-    document, _, place = reference.partition("#")
+    document, _, pointer = reference.partition("#")
     if document and not _has_identity(schema, document):
         raise ValueError(
             f"$ref {reference!r} leads out of the schema, and nothing is fetched: put what it "
             "names under $defs"
         )
-    if document or not place.startswith("/"):
+    if document or not pointer.startswith("/"):
         return
     part: Any = schema
-    for step in place.split("/")[1:]:
+    for step in pointer.split("/")[1:]:
         name = _percent_decoded(step).replace("~1", "/").replace("~0", "~")
         if isinstance(part, (list, tuple)) and name.isdecimal() and int(name) < len(part):
             part = part[int(name)]

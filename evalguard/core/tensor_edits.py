@@ -55,11 +55,11 @@ def find_edit(base: Array, candidate: Array) -> StructureFault | None:
 def not_finite_text(nans: int, infs: int, elements: int, first: Sequence[int]) -> str:
     """Return "1 infinite element, at [9, 3]", "3 NaN of 64 elements, the first at [0, 3]"."""
     counts = ((nans, "NaN"), (infs, "infinite"))
-    told = " and ".join(f"{count:,} {what}" for count, what in counts if count)
-    place = [int(one) for one in first]
+    counted = " and ".join(f"{count:,} {what}" for count, what in counts if count)
+    position = [int(index) for index in first]
     if nans + infs == 1:
-        return f"{told} element, at {place}"
-    return f"{told} of {elements:,} elements, the first at {place}"
+        return f"{counted} element, at {position}"
+    return f"{counted} of {elements:,} elements, the first at {position}"
 
 
 def find_constant(base: Array, candidate: Array) -> StructureFault | None:
@@ -87,7 +87,7 @@ def find_pruned(base: Array, candidate: Array, steps: Array | None = None) -> St
     """
     if base.ndim < 2 or base.size == 0:
         return None
-    ours, theirs = (one.reshape(base.shape[0], -1) for one in (base, candidate))
+    ours, theirs = (matrix.reshape(base.shape[0], -1) for matrix in (base, candidate))
     zeroed = (theirs == 0) & (ours != 0)
     share = float(zeroed.mean())
     if share < LEAST_PRUNED:
@@ -101,7 +101,7 @@ def find_pruned(base: Array, candidate: Array, steps: Array | None = None) -> St
     if np.count_nonzero(off) > most_off * off.size:
         return None
     rows, columns = theirs.any(axis=1), theirs.any(axis=0)  # what is zero as a whole is no part
-    ours, theirs, zeroed = (one[rows][:, columns] for one in (ours, theirs, zeroed))
+    ours, theirs, zeroed = (matrix[rows][:, columns] for matrix in (ours, theirs, zeroed))
     if not zeroed.any() or zeroed.mean() < LEAST_PRUNED:
         return None
     if np.abs(ours[zeroed]).max() <= _UNDERFLOW * float(
@@ -111,11 +111,11 @@ def find_pruned(base: Array, candidate: Array, steps: Array | None = None) -> St
     rule = _name_rule(np.abs(ours), theirs != 0, zeroed, rounded=steps is not None)
     if not rule:
         return None
-    left = float(np.linalg.norm(ours[zeroed]) / np.linalg.norm(ours))
+    error_left = float(np.linalg.norm(ours[zeroed]) / np.linalg.norm(ours))
     detail = rule if ":" in rule else f"{100 * share:.3g}%{rule}"
     if steps is not None:  # of how many, the rounding hides
         detail = rule.removeprefix(", ")
-    return StructureFault(fault="pruned", detail=detail, left=left)
+    return StructureFault(fault="pruned", detail=detail, left=error_left)
 
 
 def _name_rule(sizes: Array, kept: Array, zeroed: Array, *, rounded: bool) -> str:
@@ -169,7 +169,7 @@ def find_low_rank(
         return _find_in_stack(base, candidate, allowed)
     if base.ndim < 2 or min(base.shape[0], base.size // max(base.shape[0], 1)) < _SMALLEST_SIDE:
         return None
-    ours, theirs = (one.reshape(base.shape[0], -1) for one in (base, candidate))
+    ours, theirs = (matrix.reshape(base.shape[0], -1) for matrix in (base, candidate))
     bounds = None if allowed is None else allowed.reshape(ours.shape)
     change = theirs.astype(np.float64) - ours
     for error in _list_errors(ours, theirs, bounds):
@@ -177,30 +177,30 @@ def find_low_rank(
         variance = error.astype(np.float64) ** 2 / 3 + (_COMPUTED * rms) ** 2 / 3
         rank = _propose_rank(ours, change, variance)
         if rank and _is_spread(change, variance, rank):
-            values, left = _measure_rank(change, variance, rank)
+            values, error_left = _measure_rank(change, variance, rank)
             if values.size:
                 # what is smaller than the smallest of these may be hidden by roundings
-                more = " or more" if values[-1] < _CLEAR * _edge(variance) else ""
+                or_more = " or more" if values[-1] < _CLEAR * _edge(variance) else ""
                 return StructureFault(
                     fault="low rank",
-                    detail=f"rank {values.size}{more}",
-                    left=left / max(float(np.linalg.norm(ours)), 1e-30),
+                    detail=f"rank {values.size}{or_more}",
+                    left=error_left / max(float(np.linalg.norm(ours)), 1e-30),
                     by=float(values.size),
                 )
     return None
 
 
 def _find_in_stack(base: Array, candidate: Array, allowed: Array | None) -> StructureFault | None:
-    found = []
+    faults = []
     for at, (ours, theirs) in enumerate(zip(base, candidate, strict=True)):
         bounds = None if allowed is None else allowed[at]
         rounded = _list_errors(ours, theirs, bounds)[0]
         if not (np.abs(theirs - ours) <= rounded).all():
-            one = find_low_rank(ours, theirs, bounds)
-            if one is None:
+            fault = find_low_rank(ours, theirs, bounds)
+            if fault is None:
                 return None
-            found.append(one)
-    return max(found, key=lambda one: one.by or 0.0, default=None)
+            faults.append(fault)
+    return max(faults, key=lambda fault: fault.by or 0.0, default=None)
 
 
 def _list_errors(base: Array, candidate: Array, allowed: Array | None) -> list[Array]:
@@ -260,8 +260,8 @@ def _measure_rank(change: Array, variance: Array, proposed: int) -> tuple[Array,
     inner, _ = np.linalg.qr(change.T @ start)
     values = np.linalg.svd(change @ inner, compute_uv=False)
     rank = int(np.count_nonzero(values > _edge(variance)))
-    left = float(np.sum(change**2)) - float(np.sum(values[:rank] ** 2))
+    remaining = float(np.sum(change**2)) - float(np.sum(values[:rank] ** 2))
     low = 0 < rank * _MOST_OF_RANK <= min(change.shape) and rank < size - 1
-    if not low or left > _ROUNDINGS * float(variance.sum()):
+    if not low or remaining > _ROUNDINGS * float(variance.sum()):
         return values[:0], 0.0
-    return values[:rank], math.sqrt(max(left, 0.0))
+    return values[:rank], math.sqrt(max(remaining, 0.0))

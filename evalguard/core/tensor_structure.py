@@ -132,8 +132,8 @@ def find_structure(
     if not candidate.any():
         return ZEROED if base.any() else None
     if base.ndim > 1 and base.size == max(base.shape):  # a vector, for which there is no rule
-        found = find_structure(base.reshape(-1), candidate.reshape(-1), heads=heads)
-        return None if found is None else replace(found, rule="")
+        fault = find_structure(base.reshape(-1), candidate.reshape(-1), heads=heads)
+        return None if fault is None else replace(fault, rule="")
     if candidate.ndim < 2 or min(candidate.shape) < _LEAST_OF_LEVELS:
         rounding = 0.0
     return find_factor(base, candidate) or _first_proven(
@@ -152,24 +152,24 @@ def find_factor(base: Array, candidate: Array) -> StructureFault | None:
 def _find_curve(base: Array, candidate: Array) -> StructureFault | None:
     """Say whether every element is the exponential or the logarithm of the base's, up to what the
     two are stored in, and bent enough to be no line."""
-    here, there = (one.ravel() for one in (base, candidate))
+    here, there = (tensor.ravel() for tensor in (base, candidate))
     step = -(-here.size // _BENT)
     if step > 1 and not any(_curves(here[::step], there[::step])):
         return None
-    here, there = (one.astype(np.float64) for one in (here, there))
+    here, there = (vector.astype(np.float64) for vector in (here, there))
     for fault, detail, curve, allowed in _curves(here, there):
         line = np.stack([np.ones_like(here), here], axis=1)
         bent = np.linalg.norm(there - line @ np.linalg.lstsq(line, there, rcond=None)[0])
-        told = len(np.unique(here)) >= _LEAST_OF_CURVE
-        if told and bent > _BEND * np.linalg.norm(allowed):
+        is_distinct = len(np.unique(here)) >= _LEAST_OF_CURVE
+        if is_distinct and bent > _BEND * np.linalg.norm(allowed):
             return StructureFault(fault=fault, detail=detail, left=_relative(there - curve, there))
     return None
 
 
 def _curves(base: Array, candidate: Array) -> Iterator[tuple[Fault, str, Array, Array]]:
     """Yield each curve on which every element lies, and how far off storing lets each be."""
-    here, there = (one.astype(np.float64) for one in (base, candidate))
-    lost = [stored_precision(one) for one in (here, there)]
+    here, there = (tensor.astype(np.float64) for tensor in (base, candidate))
+    lost = [stored_precision(vector) for vector in (here, there)]
     made: list[tuple[Fault, str, Array, Array]] = []
     if np.abs(here).max() < _LARGEST_EXPONENT:
         curve = np.copysign(np.exp(here), there[0])
@@ -200,24 +200,24 @@ def find_exact(base: Array, candidate: Array, relative: float) -> list[Structure
     Args:
         relative: what the candidate's dtype loses, of an element.
     """
-    here, there = (one.ravel().astype(np.float64) for one in (base, candidate))
+    here, there = (tensor.ravel().astype(np.float64) for tensor in (base, candidate))
     size = float(np.linalg.norm(here))
-    found: list[StructureFault] = []
+    faults: list[StructureFault] = []
     lost = relative * np.maximum(np.abs(here), np.abs(there))
     constant = _shorten(float(np.median(there - here)), float(np.median(lost)))
     if constant and (np.abs(there - here - constant) <= lost + relative * abs(constant)).all():
-        left = float(np.linalg.norm(there - constant - here)) / size if size else 0.0
-        found.append(_plus(constant, left))
+        error_left = float(np.linalg.norm(there - constant - here)) / size if size else 0.0
+        faults.append(_plus(constant, error_left))
     nonzero = here != 0
     if nonzero.any() and not there[~nonzero].any():
         factor = float(np.median(there[nonzero] / here[nonzero]))
         factor = _shorten(factor, relative * abs(factor))
         if factor not in (0.0, 1.0) and (np.abs(there - factor * here) <= 2 * lost).all():
-            left = float(np.linalg.norm(there / factor - here)) / size
-            found.append(_times(factor, left, 6))
+            error_left = float(np.linalg.norm(there / factor - here)) / size
+            faults.append(_times(factor, error_left, 6))
     if abs(constant) != 1.0:
-        found.reverse()
-    return found
+        faults.reverse()
+    return faults
 
 
 def _shorten(value: float, lost: float) -> float:
@@ -253,7 +253,7 @@ def _first_proven(
         return None
     enough = min(_GAIN * before, _ROUNDED)
     enough = max(enough, min(_OF_LEVELS * rounding, _MOST_OF_LEVELS * before))
-    return next((found for found in proposals if found.left <= enough), None)
+    return next((proposal for proposal in proposals if proposal.left <= enough), None)
 
 
 def _rearrangements(
@@ -264,13 +264,15 @@ def _rearrangements(
     yield from _shifts(base, candidate)
     yield from _halves(base, candidate, heads=heads)
     if base.ndim >= 2:
-        rows, others = (one.reshape(one.shape[0], -1) for one in (base, candidate))
-        if rows.shape[0] == rows.shape[1] and _may_agree(rows, others.T):
+        rows, their_rows = (tensor.reshape(tensor.shape[0], -1) for tensor in (base, candidate))
+        if rows.shape[0] == rows.shape[1] and _may_agree(rows, their_rows.T):
             yield StructureFault(
-                fault="transposed", left=_relative(others.T - rows, rows), rule="transpose: [1, 0]"
+                fault="transposed",
+                left=_relative(their_rows.T - rows, rows),
+                rule="transpose: [1, 0]",
             )
         elif base.ndim == 2 and min(rows.shape) > 1 and rows.shape[0] != rows.shape[1]:
-            turned = others.reshape(rows.shape[::-1]).T
+            turned = their_rows.reshape(rows.shape[::-1]).T
             if _may_agree(rows, turned):
                 yield StructureFault(
                     fault="transposed",
@@ -279,8 +281,8 @@ def _rearrangements(
                     rule=f"reshape: [{rows.shape[1]}, {rows.shape[0]}]\n  transpose: [1, 0]",
                 )
         if heads:
-            yield from _rotary(rows, others)
-        yield from _permutations(rows, others, heads=heads, rounding=rounding)
+            yield from _rotary(rows, their_rows)
+        yield from _permutations(rows, their_rows, heads=heads, rounding=rounding)
     else:
         if heads:
             yield from _rotary(base[:, None], candidate[:, None])
@@ -292,21 +294,21 @@ def _rearrangements(
 def _find_reshaped(base: Array, candidate: Array) -> StructureFault | None:
     """Say how two tensors of one size and other shapes belong together."""
     shape = f"[{', '.join(map(str, base.shape))}]"
-    left = _relative(candidate.reshape(-1) - base.reshape(-1), base)
-    if left <= _ROUNDED:
-        return StructureFault(fault="reshaped", left=left, rule=f"reshape: {shape}")
+    error_left = _relative(candidate.reshape(-1) - base.reshape(-1), base)
+    if error_left <= _ROUNDED:
+        return StructureFault(fault="reshaped", left=error_left, rule=f"reshape: {shape}")
     if candidate.ndim == base.ndim == 2 and candidate.T.shape == base.shape:
-        left = _relative(candidate.T - base, base)
-        if left <= _ROUNDED:
-            return StructureFault(fault="transposed", left=left, rule="transpose: [1, 0]")
+        error_left = _relative(candidate.T - base, base)
+        if error_left <= _ROUNDED:
+            return StructureFault(fault="transposed", left=error_left, rule="transpose: [1, 0]")
     if candidate.ndim == base.ndim > 2 and candidate.ndim <= 4:
         for axes in _axis_orders(candidate.shape, base.shape):
-            left = _relative(candidate.transpose(axes) - base, base)
-            if left <= _ROUNDED:
+            error_left = _relative(candidate.transpose(axes) - base, base)
+            if error_left <= _ROUNDED:
                 return StructureFault(
                     fault="transposed",
                     detail=f"axes {list(axes)}",
-                    left=left,
+                    left=error_left,
                     rule=f"transpose: {list(axes)}",
                 )
     return None
@@ -321,23 +323,25 @@ def _axis_orders(shape: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[tu
 
 
 def _factors(base: Array, candidate: Array) -> Iterator[StructureFault]:
-    here, there = (one.ravel().astype(np.float64) for one in (base, candidate))
-    squares, product, others = float(here @ here), float(here @ there), float(there @ there)
+    here, there = (tensor.ravel().astype(np.float64) for tensor in (base, candidate))
+    squares, product, their_squares = float(here @ here), float(here @ there), float(there @ there)
     factor = product / squares if squares else 0.0
     least = 1 + 2 * _ROUNDED**2  # what is left by their angle: of more nothing is proven
-    if factor and math.isfinite(factor) and squares * others <= least * product**2:
+    if factor and math.isfinite(factor) and squares * their_squares <= least * product**2:
         rest = there / factor - here
-        left = float(np.linalg.norm(rest)) / math.sqrt(squares)
-        if not is_curve(here, rest, left):
+        error_left = float(np.linalg.norm(rest)) / math.sqrt(squares)
+        if not is_curve(here, rest, error_left):
             # as many digits as a rounding on top leaves
-            yield _times(factor, left, 4 if left > 1e-3 else 6)
-    scatter = others - 2 * product + squares - float(there.sum() - here.sum()) ** 2 / here.size
+            yield _times(factor, error_left, 4 if error_left > 1e-3 else 6)
+    scatter = (
+        their_squares - 2 * product + squares - float(there.sum() - here.sum()) ** 2 / here.size
+    )
     constant = float(np.median(there - here)) if scatter <= 2 * _ROUNDED**2 * squares else 0.0
     if constant and squares:
         rest = there - constant - here
-        left = float(np.linalg.norm(rest)) / math.sqrt(squares)
-        if not is_curve(here, rest, left):
-            yield _plus(constant, left)
+        error_left = float(np.linalg.norm(rest)) / math.sqrt(squares)
+        if not is_curve(here, rest, error_left):
+            yield _plus(constant, error_left)
 
 
 def is_curve(base: Array, rest: Array, left: float) -> bool:
@@ -369,9 +373,9 @@ def _shifts(base: Array, candidate: Array) -> Iterator[StructureFault]:
             continue
         for step in (1, -1):
             part = slice(step, None) if step > 0 else slice(None, step)
-            other = slice(None, -step) if step > 0 else slice(-step, None)
+            source = slice(None, -step) if step > 0 else slice(-step, None)
             moved = np.moveaxis(candidate, axis, 0)[part]
-            first = np.moveaxis(base, axis, 0)[other]
+            first = np.moveaxis(base, axis, 0)[source]
             if base.ndim > 1 and not _may_agree(first, moved):
                 continue
             yield StructureFault(
@@ -465,12 +469,12 @@ def find_row_order(base: Array, candidate: Array, rounding: float = 0.0) -> Arra
     coarse = rounding > _COARSE
     count = _MORE_PROJECTIONS if coarse else _PROJECTIONS
     directions = np.random.default_rng(0).standard_normal((base.shape[1], count))
-    ours, theirs = (one @ directions.astype(np.float32) for one in (base, candidate))
+    ours, theirs = (rows @ directions.astype(np.float32) for rows in (base, candidate))
     tree = None if coarse else cKDTree(theirs)
 
     def find(some: Array) -> Array:
-        found: Array = _find_nearest(some, theirs) if tree is None else tree.query(some)[1]
-        return found
+        nearest_rows: Array = _find_nearest(some, theirs) if tree is None else tree.query(some)[1]
+        return nearest_rows
 
     first = slice(None, None, max(len(base) // _SEEN_FIRST, 1))
     if not _may_agree(base[first], candidate[find(ours[first])]):
@@ -483,9 +487,9 @@ def find_row_order(base: Array, candidate: Array, rounding: float = 0.0) -> Arra
 def _may_agree(base: Array, candidate: Array) -> bool:
     """Whether half of some rows are as near as no others are: asked before all are compared."""
     first = slice(None, None, max(len(base) // _SEEN_FIRST, 1))
-    ours, theirs = (one[first].reshape(len(one[first]), -1) for one in (base, candidate))
+    ours, theirs = (matrix[first].reshape(len(matrix[first]), -1) for matrix in (base, candidate))
     with np.errstate(over="ignore", invalid="ignore"):
-        sizes, errors = (np.linalg.norm(one, axis=1) for one in (ours, theirs - ours))
+        sizes, errors = (np.linalg.norm(matrix, axis=1) for matrix in (ours, theirs - ours))
     return bool(2 * np.count_nonzero(errors <= _UNRELATED * sizes) >= len(sizes))
 
 
@@ -570,8 +574,8 @@ def _describe_order(
     """
     blocks = 1 if words == "elements" else block_size(index)
     kind: Fault = "rows permuted" if axis == 0 else "columns permuted"
-    told = _regular_order(index, words)
-    detail = told or f"{_moved(index):,} of {len(index):,} {words}"
+    regular = _regular_order(index, words)
+    detail = regular or f"{_moved(index):,} of {len(index):,} {words}"
     order, by_blocks = index, ""
     if blocks > 1:
         order = index[::blocks] // blocks
@@ -595,7 +599,7 @@ def _regular_order(index: Array, words: str) -> str:
     """Return "reversed in each 32 columns", "rolled by 1 in each 256 rows", of an order that is one
     in each part of a width; "" of others."""
     size = len(index)
-    for width in (one for one in range(3, size + 1) if size % one == 0):
+    for width in (divisor for divisor in range(3, size + 1) if size % divisor == 0):
         first = index[:width]
         if not np.array_equal(index, (first + np.arange(0, size, width)[:, None]).ravel()):
             continue
@@ -604,8 +608,8 @@ def _regular_order(index: Array, words: str) -> str:
         if np.array_equal(first, np.arange(width)[::-1]):
             return f"reversed {where}" if width < size else f"{where} reversed"
         if np.array_equal(first, (np.arange(width) + step) % width):
-            told = f"rolled by {step if 2 * step <= width else step - width}"
-            return f"{told} {where}" if width < size else f"{where} {told}"
+            rolled = f"rolled by {step if 2 * step <= width else step - width}"
+            return f"{rolled} {where}" if width < size else f"{where} {rolled}"
         return f"one order {where}, of {size:,}" if width < size else ""
     return ""
 
@@ -662,17 +666,17 @@ def find_swapped(base: dict[str, Array], candidate: dict[str, Array]) -> dict[st
         base, candidate: name -> the elements of :func:`fingerprint_places`, of tensors of one shape
             that differ a lot.
     """
-    found: dict[str, str] = {}
+    swapped: dict[str, str] = {}
     for name, values in candidate.items():
         size = float(np.linalg.norm(values))
         errors = {
-            other: float(np.linalg.norm(values - own))
-            for other, own in base.items()
-            if other != name and own.shape == values.shape
+            other_name: float(np.linalg.norm(values - own))
+            for other_name, own in base.items()
+            if other_name != name and own.shape == values.shape
         }
         if not errors or not size:
             continue
         nearest = min(errors, key=errors.__getitem__)
         if errors[nearest] <= _ROUNDED * size:
-            found[name] = nearest
-    return found
+            swapped[name] = nearest
+    return swapped

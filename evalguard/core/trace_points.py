@@ -49,15 +49,15 @@ class PointName:
         Raises:
             UsageError: it does not end in ":in", ":out" or ":out.NUMBER".
         """
-        found = _POINT.fullmatch(text)
-        if found is None:
+        match = _POINT.fullmatch(text)
+        if match is None:
             raise UsageError(
                 f"'{text}' is not the name of a point",
                 hint="write MODULE:in, MODULE:out or MODULE:out.1, as in "
                 "model.layers.0.self_attn.o_proj:in",
             )
-        end: Literal["in", "out"] = "in" if found["end"] == "in" else "out"
-        return cls(found["module"], end, int(found["index"] or 0), int(found["call"] or 1))
+        end: Literal["in", "out"] = "in" if match["end"] == "in" else "out"
+        return cls(match["module"], end, int(match["index"] or 0), int(match["call"] or 1))
 
 
 OUTPUT = str(PointName(ROOT, "out"))  # of the whole model

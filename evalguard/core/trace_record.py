@@ -255,12 +255,12 @@ class Trace:
     @property
     def missed(self) -> tuple[UnalignedPoint, ...]:
         """Points that were to be compared, and were not."""
-        return tuple(one for one in self.unaligned if one.missed)
+        return tuple(point for point in self.unaligned if point.missed)
 
     @property
     def broken_base(self) -> NonFiniteOrigin | None:
         """Where the base itself begins to be nan or infinite; None where it is not."""
-        return next((one for one in self.nonfinite if one.side == "base"), None)
+        return next((origin for origin in self.nonfinite if origin.side == "base"), None)
 
 
 PointKind = Literal["leaf", "glue", "container"]

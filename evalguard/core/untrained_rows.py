@@ -36,8 +36,8 @@ def count_untrained(unchanged: NDArray[np.int64], columns: int) -> int:
     (128, 0)
     """
     whole = int(np.count_nonzero(unchanged == columns))
-    others = unchanged[unchanged < columns]
-    share = float(others.mean()) / columns if others.size else 0.0
+    trained = unchanged[unchanged < columns]
+    share = float(trained.mean()) / columns if trained.size else 0.0
     by_chance = unchanged.size * share**columns
     return 0 if by_chance > _RARE * whole else whole * columns
 

@@ -249,7 +249,7 @@ def choose_drift_unit(
         margin_text: as it was given: "1pp", "2%", "1 sigma"; "" where it is not known.
         is_binary: whether every document is right or wrong.
     """
-    if base_stderr != 0.0 or not any(one is not None and math.isinf(one) for one in sigmas):
+    if base_stderr != 0.0 or not any(sigma is not None and math.isinf(sigma) for sigma in sigmas):
         return "sigma"
     given = Margin.parse(margin_text).unit if margin_text else "sigma"
     if is_binary or given == "points":

@@ -115,8 +115,8 @@ class DeclaredPrecision:
             return True
         if name in EPSILON or not self.source:
             return False
-        found = re.match(r"int(\d+)", name)
-        return found is None or int(found[1]) >= self.bits
+        match = re.match(r"int(\d+)", name)
+        return match is None or int(match[1]) >= self.bits
 
 
 def vote_class(found: Iterable[WeightClass]) -> tuple[str, Mapping[str, int]]:

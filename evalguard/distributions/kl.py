@@ -68,19 +68,19 @@ class Positions:
         clusters: Mapping[int, str] | None = None,
     ) -> Positions:
         """Collect the positions of documents; with ``clusters``, doc_id -> label, those count."""
-        found = [
+        measured = [
             (document.doc_id, number, divergence)
             for document in sorted(documents, key=lambda document: document.doc_id)
             for number, divergence in enumerate(document.requests)
             if divergence.positions
         ]
-        labels = [doc_id if clusters is None else clusters[doc_id] for doc_id, _, _ in found]
+        labels = [doc_id if clusters is None else clusters[doc_id] for doc_id, _, _ in measured]
         numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
-        lengths = [divergence.positions for _, _, divergence in found]
+        lengths = [divergence.positions for _, _, divergence in measured]
         units = np.repeat(np.array([numbers[label] for label in labels], dtype=np.int64), lengths)
         return cls(
-            divergences=tuple(divergence for _, _, divergence in found),
-            requests=tuple((doc_id, number) for doc_id, number, _ in found),
+            divergences=tuple(divergence for _, _, divergence in measured),
+            requests=tuple((doc_id, number) for doc_id, number, _ in measured),
             units=units,
             confidence=confidence,
         )
@@ -178,8 +178,10 @@ class Positions:
 
 def ratio_estimate(sums: Array, weights: Array, *, confidence: float) -> Estimate:
     """Ratio of sums over G units, both of shape (G,), G >= 2, as careful as a drift."""
-    found, df = ratio_moments(sums, weights), sums.shape[0] - 1
-    plain = t_estimate(found.point, found.stderr, df=df, confidence=confidence, method="t-ratio")
+    moments, df = ratio_moments(sums, weights), sums.shape[0] - 1
+    plain = t_estimate(
+        moments.point, moments.stderr, df=df, confidence=confidence, method="t-ratio"
+    )
     return careful_t(plain, sums, weights, 1.0)
 
 
@@ -190,11 +192,11 @@ def rank_of(percent: float, n: int) -> int:
 
 def mean_kl(positions: Positions, kl: Array) -> Figure:
     """Mean of ``kl``, shape (T,), over all positions; no interval of it reaches below 0."""
-    found = positions.mean(kl)
-    if found.interval is None:
-        return found
+    figure = positions.mean(kl)
+    if figure.interval is None:
+        return figure
     high = kl_upper_end(positions.sums(kl), positions.weights, confidence=positions.confidence)
-    return replace(found, interval=(max(found.interval[0], 0.0), high))
+    return replace(figure, interval=(max(figure.interval[0], 0.0), high))
 
 
 def kl_upper_end(sums: Array, weights: Array, *, confidence: float) -> float:
@@ -389,14 +391,14 @@ def _bounded(positions: Positions, mean: Figure) -> Figure:
 
 def _kl_percentiles(positions: Positions, kl: Array, exact: bool) -> tuple[Percentile, ...]:
     """Percentiles of KL; those of the bounds bound them, since order keeps inequalities."""
-    found = positions.percentiles(kl, KL_PERCENTS, reach=(0.0, math.inf))
+    percentiles = positions.percentiles(kl, KL_PERCENTS, reach=(0.0, math.inf))
     if exact:
-        return found
+        return percentiles
     lows, highs = (np.sort(positions.column(name)) for name in ("kl_low", "kl_high"))
-    ranks = [rank_of(percentile.percent, len(positions)) - 1 for percentile in found]
+    ranks = [rank_of(percentile.percent, len(positions)) - 1 for percentile in percentiles]
     return tuple(
         replace(p, figure=replace(p.figure, bounds=(float(lows[rank]), float(highs[rank]))))
-        for p, rank in zip(found, ranks, strict=True)
+        for p, rank in zip(percentiles, ranks, strict=True)
     )
 
 

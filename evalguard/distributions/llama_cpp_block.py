@@ -36,13 +36,13 @@ def _lines(found: LlamaCppFigures) -> Iterator[str]:
     yield ""
     yield "====== KL divergence statistics ======"
     yield f"Mean    KLD: {_wide(found.kl)}"
-    for one in reversed(found.kl_percentiles):
-        yield f"{_name(one)} KLD: {_value(one.figure):10.6f}"
+    for percentile in reversed(found.kl_percentiles):
+        yield f"{_name(percentile)} KLD: {_value(percentile.figure):10.6f}"
     yield ""
     yield "====== Token probability statistics ======"
     yield f"Mean    Δp: {_percent(found.dp)} ± {100.0 * _error(found.dp):5.3f} %"
-    for one in reversed(found.dp_percentiles):
-        yield f"{_name(one)} Δp: {_percent(one.figure)}%"
+    for percentile in reversed(found.dp_percentiles):
+        yield f"{_name(percentile)} Δp: {_percent(percentile.figure)}%"
     yield f"RMS Δp    : {_percent(found.dp_rms)} ± {100.0 * _error(found.dp_rms):5.3f} %"
     yield f"Same top p: {_percent(found.same_top)} ± {100.0 * _error(found.same_top):5.3f} %"
 
@@ -144,7 +144,7 @@ def _percentile(ordered: Array, percent: float) -> float:
     last = len(ordered) - 1
     if percent == 50.0:
         return float(ordered[len(ordered) // 2] + ordered[last // 2]) / 2.0
-    place = np.float32(np.float32(percent / 100.0) * np.float32(last))
-    below = min(int(place), last)
-    part = float(place) - below
+    position = np.float32(np.float32(percent / 100.0) * np.float32(last))
+    below = min(int(position), last)
+    part = float(position) - below
     return (1.0 - part) * float(ordered[below]) + part * float(ordered[min(below + 1, last)])

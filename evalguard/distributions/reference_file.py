@@ -84,9 +84,9 @@ def _check_ids(ids: NDArray[np.int64] | NDArray[np.int32], size: int) -> None:
 def _check_probabilities(kept: Reference, known: NDArray[np.bool_]) -> None:
     logprobs = kept.top_logprobs[known].astype(np.float64)
     tail, drawn = kept.tail_mass[known], kept.sample_logprobs[known].astype(np.float64)
-    said = (logprobs, kept.token_logprobs[known], drawn)
+    all_logprobs = (logprobs, kept.token_logprobs[known], drawn)
     # Written so that NaN is refused too.
-    if any(not bool((values <= _MOST_LOGPROB).all()) for values in said):
+    if any(not bool((values <= _MOST_LOGPROB).all()) for values in all_logprobs):
         raise ValueError("a log-probability is above 0, or none at all")
     if not bool((logprobs[:, 1:] <= logprobs[:, :-1]).all()):
         raise ValueError("the kept tokens are not in descending order")
@@ -142,12 +142,12 @@ def read_rows(table: pa.Table) -> ReferenceRows:
         DamagedBlockError: no model can have answered so.
     """
     try:
-        found = _read_records(table)
-        for response, kept in zip(*found, strict=True):
-            _check_row(response, kept)
+        rows = _read_records(table)
+        for response, reference in zip(*rows, strict=True):
+            _check_row(response, reference)
     except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise DamagedBlockError("it holds what no model answers") from error
-    return found
+    return rows
 
 
 def row_schema() -> pa.Schema:
@@ -180,9 +180,9 @@ def _check_row(response: Response, kept: Reference | None) -> None:
 
 
 def _read_records(table: pa.Table) -> ReferenceRows:
-    kept = [name for name in answer_schema().names if column_name(name) in table.column_names]
-    told = table.select([column_name(name) for name in kept])
-    responses = answers_from_table(told.rename_columns(kept))
+    names = [name for name in answer_schema().names if column_name(name) in table.column_names]
+    answers = table.select([column_name(name) for name in names])
+    responses = answers_from_table(answers.rename_columns(names))
     scores = read_list_column(table.column("scores"), 0)
     sizes = table.column("vocabulary_size").to_pylist()
     columns = {name: read_list_column(table.column(name), 0) for name in _TYPES}
@@ -192,11 +192,11 @@ def _read_records(table: pa.Table) -> ReferenceRows:
         else _build_reference(size, own, {n: c[row] for n, c in columns.items()})
         for row, (size, own) in enumerate(zip(sizes, scores, strict=True))
     ]
-    told = [
+    answers = [
         response if own is None else replace(response, token_logprobs=own.astype(np.float64))
         for response, own in zip(responses, scores, strict=True)
     ]
-    return told, references
+    return answers, references
 
 
 def _build_reference(size: int, scores: Any, arrays: Mapping[str, Any]) -> Reference:
@@ -214,8 +214,8 @@ def _build_reference(size: int, scores: Any, arrays: Mapping[str, Any]) -> Refer
 
 def _score_column(responses: Sequence[Response]) -> pa.Array:
     """Log-probabilities of the scored tokens, as the model gave them."""
-    told = [response.token_logprobs for response in responses]
-    return list_column([None if t is None else t.astype(np.float32) for t in told], "float32")
+    logprobs = [response.token_logprobs for response in responses]
+    return list_column([None if t is None else t.astype(np.float32) for t in logprobs], "float32")
 
 
 def _reference_column(name: str, references: Sequence[Reference | None]) -> pa.Array:
@@ -364,15 +364,15 @@ class ReferenceFile:
         try:
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             schema = self._file.schema_arrow
-            said = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
+            metadata = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read as parquet", hint=_REMAKE_HINT) from error
         wanted = written_before(row_schema(), schema, _OPTIONAL)
-        if said.get("format") != REFERENCE_FORMAT or not schema.equals(wanted):
-            found = said.get("format", "another parquet file")
-            other = f"but {found}" if found != REFERENCE_FORMAT else "of this version"
-            raise UsageError(f"{path} is not an {REFERENCE_FORMAT} {other}", hint=_REMAKE_HINT)
-        self.facts = self._facts(said)
+        if metadata.get("format") != REFERENCE_FORMAT or not schema.equals(wanted):
+            actual = metadata.get("format", "another parquet file")
+            detail = f"but {actual}" if actual != REFERENCE_FORMAT else "of this version"
+            raise UsageError(f"{path} is not an {REFERENCE_FORMAT} {detail}", hint=_REMAKE_HINT)
+        self.facts = self._facts(metadata)
         self._groups = {
             (task, block): group
             for group in range(self._file.num_row_groups)

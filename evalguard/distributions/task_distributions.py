@@ -51,8 +51,8 @@ class DivergenceTables:
             self.give_up(task, compared.reason)
             return
         for request, divergence in zip(requests, compared.divergences, strict=True):
-            found = _NO_POSITIONS if divergence is None else divergence
-            self._found[task][request.doc_id][request.index] = found
+            recorded = _NO_POSITIONS if divergence is None else divergence
+            self._found[task][request.doc_id][request.index] = recorded
 
     def give_up(self, task: str, reason: str) -> None:
         """Say why a task is not measured; the first reason counts."""
@@ -146,7 +146,7 @@ def estimate_kl(
 
 def _same_positions(base: ShownTokens, candidate: ShownTokens) -> bool:
     return base.keys() == candidate.keys() and all(
-        [len(one) for one in base[doc_id]] == [len(one) for one in candidate[doc_id]]
+        [len(tokens) for tokens in base[doc_id]] == [len(tokens) for tokens in candidate[doc_id]]
         for doc_id in base
     )
 
@@ -155,11 +155,11 @@ def _mean_of_units(sums: Array, weights: Array, confidence: float, *, most: floa
     """Mean over all positions; its interval ends at 0 and at ``most``."""
     if len(weights) < 2:
         return Figure(value=exact_sum(sums) / exact_sum(weights))
-    found = ratio_estimate(sums, weights, confidence=confidence)
+    estimate = ratio_estimate(sums, weights, confidence=confidence)
     return Figure(
-        value=found.point,
-        stderr=found.stderr,
-        interval=(max(found.low, 0.0), min(found.high, most)),
+        value=estimate.point,
+        stderr=estimate.stderr,
+        interval=(max(estimate.low, 0.0), min(estimate.high, most)),
     )
 
 
@@ -180,9 +180,9 @@ def compare_task_distributions(
         llama_cpp: whether one side is a GGUF in llama.cpp, whose own figures are wanted, too.
     """
     return tuple(
-        _compare_task(one, tables, confidence, llama_cpp)
-        for one in divergences
-        if one.reason != GENERATION_ONLY
+        _compare_task(measured, tables, confidence, llama_cpp)
+        for measured in divergences
+        if measured.reason != GENERATION_ONLY
     )
 
 
@@ -198,7 +198,7 @@ def _compare_task(
             confidence=confidence,
             failure=measured.reason,
         )
-    doc_ids = [one.doc_id for one in measured.documents]
+    doc_ids = [document.doc_id for document in measured.documents]
     clusters, field = cluster_labels(measured.task, doc_ids, tables)
     return compare_distributions(
         measured.task,
@@ -214,17 +214,27 @@ def find_moved_distributions(
     distributions: Sequence[DistributionComparison],
 ) -> tuple[Finding, ...]:
     """Say, once, that distributions moved by more than rounding makes, by the worst task."""
-    moved = [one for one in distributions if not one.failure and one.moved_far]
+    moved = [
+        distribution
+        for distribution in distributions
+        if not distribution.failure and distribution.moved_far
+    ]
     if not moved:
         return ()
-    most = min(moved, key=lambda one: (one.same_top1.value or 0.0, -(one.kl.value or 0.0)))
+    most = min(
+        moved,
+        key=lambda distribution: (
+            distribution.same_top1.value or 0.0,
+            -(distribution.kl.value or 0.0),
+        ),
+    )
     kl, top1 = most.kl.value or 0.0, most.same_top1.value or 0.0
-    others = len(moved) - 1
-    more = f"; {others} more task{'' if others == 1 else 's'} too" if others else ""
+    remaining = len(moved) - 1
+    suffix = f"; {remaining} more task{'' if remaining == 1 else 's'} too" if remaining else ""
     # without a full stop, and no number that JSON cannot hold
     text = (
         f"beneath the scores the distributions moved by more than rounding makes: KL {kl:.2g} nats "
-        f"a token, another most likely token at {100 * (1 - top1):.2g}% of positions{more}"
+        f"a token, another most likely token at {100 * (1 - top1):.2g}% of positions{suffix}"
     )
     finite = finite_or_none(kl)
     return (
@@ -232,7 +242,11 @@ def find_moved_distributions(
             kind="distributions_moved",
             text=text,
             task=most.task,
-            values={"kl": finite, "same_top1": top1, "tasks": tuple(one.task for one in moved)},
+            values={
+                "kl": finite,
+                "same_top1": top1,
+                "tasks": tuple(distribution.task for distribution in moved),
+            },
         ),
     )
 

@@ -80,17 +80,17 @@ def find_answer(unit: Unit, scorers: Sequence[Scorer], store: BlockStore) -> Uni
     """Return what a unit's models answered, where all of it is kept."""
     if unit.in_file:
         return _read_file(unit, scorers[0])
-    found = _kept_distributions(unit, scorers, store)
-    if found is None:
+    stored = _kept_distributions(unit, scorers, store)
+    if stored is None:
         return None
     if unit.base is not None:
         ours = find_answer(unit.base, scorers[:1], store)
         theirs = find_answer(Unit(block=unit.block), scorers[1:], store)
         if ours is None or theirs is None:
             return None
-        return replace(found, responses=theirs.responses, kept=True, base=ours)
+        return replace(stored, responses=theirs.responses, kept=True, base=ours)
     responses = store.find_responses(unit.block, scorers[0])
-    return None if responses is None else replace(found, responses=responses, kept=True)
+    return None if responses is None else replace(stored, responses=responses, kept=True)
 
 
 def answer_unit(
@@ -113,21 +113,21 @@ def answer_unit(
     """
     if unit.in_file:
         return _read_file(unit, scorers[0])
-    found = _kept_distributions(unit, scorers, store)
-    if found is None:
+    stored = _kept_distributions(unit, scorers, store)
+    if stored is None:
         answer = score_unit(scorers[-1], unit, *scorers[:-1], seed=seed)
         store.keep(answer, *map(store.key, scorers))
         return answer
     if unit.base is not None:  # answers of each model for itself
         ours = answer_unit(unit.base, scorers[:1], store, watch=watch)
         theirs = answer_unit(Unit(block=unit.block), scorers[1:], store, watch=watch)
-        return replace(found, responses=theirs.responses, kept=theirs.kept, base=ours)
+        return replace(stored, responses=theirs.responses, kept=theirs.kept, base=ours)
     responses = store.find_responses(unit.block, scorers[0])
     if responses is not None:
-        return replace(found, responses=responses, kept=True)
+        return replace(stored, responses=responses, kept=True)
     answer = _score_parts(scorers[0], unit.block, store, watch)
     store.keep(answer, store.key(scorers[0]))
-    return replace(found, responses=answer.responses)
+    return replace(stored, responses=answer.responses)
 
 
 def score_unit(scorer: Scorer, unit: Unit, *base: Scorer, seed: int = 0) -> UnitAnswer:
@@ -170,8 +170,12 @@ def _kept_distributions(
 ) -> UnitAnswer | None:
     """What is kept of the distributions that a unit asks for; None: not all that it asks."""
     if unit.leaves is not None:
-        left = unit.leaves.known(unit.block)
-        return None if left is None else UnitAnswer(unit=unit, responses=(), references=left)
+        references = unit.leaves.known(unit.block)
+        return (
+            None
+            if references is None
+            else UnitAnswer(unit=unit, responses=(), references=references)
+        )
     if unit.beside is None and not unit.meets:
         return UnitAnswer(unit=unit, responses=())
     compared = store.find_compared(unit, *map(store.key, scorers))
@@ -208,19 +212,19 @@ def _score_parts(
     parts = generation_parts(scorer, asked) if block.kind == "generate_until" else ()
     if len(parts) < 2:
         return score_unit(scorer, Unit(block=block))
-    told: dict[int, Response] = {}
+    answered: dict[int, Response] = {}
     names = []
     for places in parts:
-        part = [asked[place] for place in places]
+        part = [asked[index] for index in places]
         name = requests_digest(part)
         names.append(name)
-        found = store.scores.get(store.key(scorer), name)
-        if found is None or len(found) != len(part):
-            found = scorer.score(part)
-            store.scores.put(store.key(scorer), name, found)
-        watch(scorer, part, found)
-        told |= zip(places, found, strict=True)
+        responses = store.scores.get(store.key(scorer), name)
+        if responses is None or len(responses) != len(part):
+            responses = scorer.score(part)
+            store.scores.put(store.key(scorer), name, responses)
+        watch(scorer, part, responses)
+        answered |= zip(places, responses, strict=True)
     store.parts[block.digest] = names
     return UnitAnswer(
-        unit=Unit(block=block), responses=[told[place] for place in range(len(asked))]
+        unit=Unit(block=block), responses=[answered[index] for index in range(len(asked))]
     )

@@ -87,7 +87,7 @@ def check_same_policy(
     """
     if told.computation.get("shares_prefixes"):
         return
-    if any(other.computation.get("shares_prefixes") for other in before):
+    if any(earlier.computation.get("shares_prefixes") for earlier in before):
         why = f": {told.unshared}" if told.unshared else ""
         raise FallbackError(f"{name} cannot share prefixes{why}", giving_up="share_prefixes")
 
@@ -106,14 +106,14 @@ _PLAINER_NOTES = {
 
 def policy_after(policy: ScoringPolicy, before: Sequence[ModelDescription]) -> ScoringPolicy:
     """A policy with the batches that the models before have, so that all have equal ones."""
-    told = [one.computation for one in before]
-    if not all(one.get("shares_prefixes") for one in told):
+    computations = [model.computation for model in before]
+    if not all(computation.get("shares_prefixes") for computation in computations):
         policy = replace(policy, share_prefixes=False)
     if policy.token_budget:
         return policy
-    budgets = [one.get("token_budget") for one in told]
-    found = [budget for budget in budgets if isinstance(budget, int)]
-    return replace(policy, token_budget=min(found, default=0))
+    budgets = [computation.get("token_budget") for computation in computations]
+    known = [budget for budget in budgets if isinstance(budget, int)]
+    return replace(policy, token_budget=min(known, default=0))
 
 
 def policy_for_ends(
@@ -125,12 +125,18 @@ def policy_for_ends(
         policy: as it was chosen for the comparison.
         ends: descriptions of base and candidate, as far as they are models.
     """
-    told = [end.computation for end in ends]
-    if model_type not in HF_TYPES or not all(one.get("shares_prefixes") for one in told):
+    computations = [end.computation for end in ends]
+    if model_type not in HF_TYPES or not all(
+        computation.get("shares_prefixes") for computation in computations
+    ):
         policy = replace(policy, share_prefixes=False)
-    if any(one.get("scorer") == "harness" for one in told):
+    if any(computation.get("scorer") == "harness" for computation in computations):
         policy = replace(policy, scorer="harness")
-    budgets = [budget for one in told if isinstance(budget := one.get("token_budget"), int)]
+    budgets = [
+        budget
+        for computation in computations
+        if isinstance(budget := computation.get("token_budget"), int)
+    ]
     return replace(policy, token_budget=min(budgets)) if budgets else policy
 
 
@@ -165,14 +171,14 @@ def check_batches(policy: ScoringPolicy, found: ModelDescription) -> None:
 
 
 def _batch_difference(policy: ScoringPolicy, found: ModelDescription) -> str:
-    told = found.computation
-    budget = told.get("token_budget")
+    computation = found.computation
+    budget = computation.get("token_budget")
     if isinstance(budget, int) and policy.token_budget and budget != policy.token_budget:
         return "token_budget"
-    shares = told.get("shares_prefixes")
+    shares = computation.get("shares_prefixes")
     if shares is not None and bool(shares) != policy.share_prefixes:
         return "shares_prefixes"
-    scorer = told.get("scorer")
+    scorer = computation.get("scorer")
     if scorer is not None and (scorer == "harness") != (policy.scorer == "harness"):
         return "scorer"
     return ""

@@ -57,9 +57,9 @@ class SafeBlockCache(Generic[BlockContent]):
         """Return a finished block, or None; ``key`` None: nothing of this model is kept."""
         if self.cache is None or key is None:
             return None
-        found = self.cache.get(key, block)
+        content = self.cache.get(key, block)
         self._tell(self.cache.problems)
-        return found
+        return content
 
     def holds(self, key: str | None, block: str) -> bool:
         """Whether a block seems to be there; nothing is read."""
@@ -106,8 +106,8 @@ class SafeBlockCache(Generic[BlockContent]):
 
     def release(self, key: str | None, block: str = "") -> None:
         """Let go of a block that was reserved, or of all of a key."""
-        for place in [of for of in self._reserved if of[0] == key and block in ("", of[1])]:
-            self._reserved.pop(place).close()
+        for reserved in [of for of in self._reserved if of[0] == key and block in ("", of[1])]:
+            self._reserved.pop(reserved).close()
 
     def release_all(self) -> None:
         """Let go of all blocks that were reserved."""
@@ -116,10 +116,10 @@ class SafeBlockCache(Generic[BlockContent]):
 
     def describe(self, key: str | None, *, name: str, task: str, model: ModelDescription) -> None:
         """Write down for people what a key stands for, once."""
-        said = (key or "", name, task)
-        if self.cache is None or key is None or said in self._described:
+        label = (key or "", name, task)
+        if self.cache is None or key is None or label in self._described:
             return
-        self._described.add(said)
+        self._described.add(label)
         about: dict[str, Value] = {
             "type": model.model_type, "dtype": model.dtype, "device": model.device
         }  # fmt: skip
@@ -236,8 +236,12 @@ class BaseReferences:
     def _get(self, block: RequestBlock, digest: str) -> Sequence[Reference | None] | None:
         if self.file is not None:
             return self.file.references(_task_of_block(block), digest)
-        found = None if self.kept is None else self.kept.get(self.name, digest)
-        return found if found is not None and len(found) == len(block.requests) else None
+        references = None if self.kept is None else self.kept.get(self.name, digest)
+        return (
+            references
+            if references is not None and len(references) == len(block.requests)
+            else None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -337,10 +341,10 @@ class BlockStore:
             top_k: tokens kept at every position.
             folder: another one than that of the caches.
         """
-        place = folder or (self.folder and self.folder / "references")
-        cache = ReferenceCache(place) if place else None
-        kept = SafeBlockCache(cache, self.note, self.find_unstored)
-        return BaseReferences(top_k=top_k, kept=kept, key=key)
+        path = folder or (self.folder and self.folder / "references")
+        cache = ReferenceCache(path) if path else None
+        references = SafeBlockCache(cache, self.note, self.find_unstored)
+        return BaseReferences(top_k=top_k, kept=references, key=key)
 
     def entry(self, block: RequestBlock, model: LoadedModel) -> BlockEntry:
         """Where a model's responses to a block are kept."""
@@ -351,32 +355,34 @@ class BlockStore:
         if unit.in_file:
             return ()
         blocks = [unit.block] if unit.base is None else [unit.base.block, unit.block]
-        found = tuple(self.entry(*pair) for pair in zip(blocks, models, strict=True))
+        entries = tuple(self.entry(*pair) for pair in zip(blocks, models, strict=True))
         if unit.leaves is not None:
-            return (*found, *unit.leaves.entries(unit.block, models))
+            return (*entries, *unit.leaves.entries(unit.block, models))
         if unit.beside is not None or unit.meets:
             key, name = self._pair(unit, [self.key(model.scorer) for model in models])
-            return (*found, BlockEntry(self.divergences, key, name, models))
-        return found
+            return (*entries, BlockEntry(self.divergences, key, name, models))
+        return entries
 
     def responses(self, block: RequestBlock, key: str | None) -> Sequence[Response] | None:
         """Return the responses to a block that are kept under a model's key, one per request."""
-        found = self.scores.get(key, block.digest)
-        return found if found is not None and len(found) == len(block.requests) else None
+        responses = self.scores.get(key, block.digest)
+        return (
+            responses if responses is not None and len(responses) == len(block.requests) else None
+        )
 
     def find_responses(self, block: RequestBlock, scorer: Scorer) -> Sequence[Response] | None:
         """Return a model's responses to a block where they are kept, with all that is wanted."""
-        found = self.responses(block, self.key(scorer))
-        if found is None:
+        responses = self.responses(block, self.key(scorer))
+        if responses is None:
             return None
         if self.show_tokens and runs_here(scorer) and scorer.describe().gives_rows:
             # Kept by a run without such a server beside it: scored once more, and kept with them.
-            likely = (one for one in found if one.loglikelihood is not None)
-            if any(one.top_logprobs is None for one in likely):
+            likely = (response for response in responses if response.loglikelihood is not None)
+            if any(response.top_logprobs is None for response in likely):
                 return None
         if isinstance(scorer, LazyScorer):
             scorer.from_cache.add(block.digest)
-        return found
+        return responses
 
     def find_compared(self, unit: Unit, *keys: str | None) -> ComparedAnswer | None:
         """Return how a model's distributions differ from the base's, where that is kept.
@@ -401,8 +407,8 @@ class BlockStore:
         Raises:
             EvaluationError: the answers are not one per request.
         """
-        for one, key in zip(answer.each, keys, strict=True):
-            self._keep_responses(one, key)
+        for model_answer, key in zip(answer.each, keys, strict=True):
+            self._keep_responses(model_answer, key)
         unit, block = answer.unit, answer.unit.block
         if unit.leaves is not None:
             unit.leaves.put(block, answer.references)

@@ -126,7 +126,7 @@ def resolve_choices(
         gate=with_waivers(
             gate_chat_figures(
                 _resolve_gate(judging, base, candidate, options),
-                {name: one.requests for name, one in chats.items()},
+                {name: file.requests for name, file in chats.items()},
                 tokens_shown=all(_shows_tokens(side) for side in (base, candidate)),
             ),
             judging,
@@ -203,8 +203,8 @@ def _run_options(guard: Guard | None, *sides: Source) -> RunOptions:
         return RunOptions()
     if any(isinstance(side, ModelSource) for side in sides):
         return guard.run
-    told = guard.run
-    return RunOptions(history=told.history, track=told.track, track_documents=told.track_documents)
+    run = guard.run
+    return RunOptions(history=run.history, track=run.track, track_documents=run.track_documents)
 
 
 def _own_tasks(guard: Guard | None, base: Source, candidate: Source) -> tuple[str, ...]:
@@ -234,8 +234,8 @@ def _chat_files(
         path = guard.requests_of(base.name, candidate.name)
     if path is None:
         return {}
-    found = read_chat_file(path.expanduser())
-    return {found.name: found}
+    file = read_chat_file(path.expanduser())
+    return {file.name: file}
 
 
 def _with_chats(tasks: tuple[str, ...], chats: Mapping[str, ChatFile]) -> tuple[str, ...]:
@@ -259,19 +259,19 @@ def _chat_notes(chats: Mapping[str, ChatFile], *sides: Source) -> Iterator[str]:
     """What of chat requests only servers follow, and how two kinds of models are compared."""
     models = [side for side in sides if isinstance(side, ModelSource)]
     here = [side for side in models if side.variant.model in HF_TYPES]
-    for one in chats.values():
-        unmet = Counter(name for request in one.requests for name in request.unmet)
+    for chat in chats.values():
+        unmet = Counter(name for request in chat.requests for name in request.unmet)
         if here and unmet:
-            number = f"of {len(one.requests):,}"
-            told = ", ".join(f"{name} ({n:,} {number})" for name, n in unmet.items())
+            number = f"of {len(chat.requests):,}"
+            names = ", ".join(f"{name} ({n:,} {number})" for name, n in unmet.items())
             yield (
-                f"{one.name}: a model in this process is not made to keep to {told}; its answers "
+                f"{chat.name}: a model in this process is not made to keep to {names}; its answers "
                 "are judged by it all the same"
             )
         if here and len(here) < len(models):
             yield (
-                f"{one.name}: prompts are compared as conversations: a server does not show how it "
-                "writes them for its model"
+                f"{chat.name}: prompts are compared as conversations: a server does not show how "
+                "it writes them for its model"
             )
 
 
@@ -316,7 +316,7 @@ def _stored_limit(stored: StoredSource) -> object:
     if isinstance(stored, RunSource):
         return stored.run.environment.get("limit")
     limits = [table.run.get("limit") for table in stored.run.tables]
-    return max((one for one in limits if isinstance(one, (int, float))), default=None)
+    return max((limit for limit in limits if isinstance(limit, (int, float))), default=None)
 
 
 def _include_paths(guard: Guard | None, options: CompareOptions) -> tuple[Path, ...]:
@@ -368,7 +368,7 @@ def _resolve_gate(
     # What a guard file says that answers must be, it holds them to.
     expected = guard.answers if guard else {}
     values["declared"] = tuple(
-        f"{task}/{name}" for task, one in expected.items() for name in one.figures
+        f"{task}/{name}" for task, answers in expected.items() for name in answers.figures
     )
     try:
         return Gate(**values)
@@ -395,11 +395,11 @@ def _asked_metrics(
     named, typed = (*figures, *own), {limit.name for limit in limits}
     only = of_file.gate_metrics
     return {
-        "limits": (*(one for one in of_file.limits if one.name not in typed), *limits),
-        "margins": (*(one for one in margins if one[0] not in own), *own.items()),
+        "limits": (*(limit for limit in of_file.limits if limit.name not in typed), *limits),
+        "margins": (*(entry for entry in margins if entry[0] not in own), *own.items()),
         "figures": tuple(dict.fromkeys((*of_file.figures, *figures))),
         "gate_metrics": tuple(dict.fromkeys((*only, *named))) if only else (),
-        "advisory": tuple(one for one in of_file.advisory if one not in named),
+        "advisory": tuple(metric for metric in of_file.advisory if metric not in named),
     }
 
 
@@ -541,10 +541,12 @@ def gate_chat_figures(
     """
     known, perhaps = list(gate.figures), list(gate.figures_where_known)
     for task, requests in chats.items():
-        asked = {name for one in requests for name in ExpectedAnswer.of_request(one).figures}
+        asked = {
+            name for request in requests for name in ExpectedAnswer.of_request(request).figures
+        }
         known += [f"{task}/{name}" for name in FIGURES if name in asked or name in _OF_ALL]
-        more = _OF_TOKENS if tokens_shown else ()
-        perhaps += [f"{task}/{name}" for name in (*_WHERE_SAID, *more)]
+        of_tokens = _OF_TOKENS if tokens_shown else ()
+        perhaps += [f"{task}/{name}" for name in (*_WHERE_SAID, *of_tokens)]
     return replace(
         gate,
         figures=tuple(dict.fromkeys(known)),

@@ -87,12 +87,12 @@ def cluster_equal_prompts(
     theirs = {table.key: table for table in candidate}
     labels: dict[tuple[str, str, str], Mapping[int, str]] = {}
     for table in base:
-        other = theirs.get(table.key)
-        if other is not None and not table.clusters and not other.clusters:
-            shared = _equal_prompts(table, other)
+        partner = theirs.get(table.key)
+        if partner is not None and not table.clusters and not partner.clusters:
+            shared = _equal_prompts(table, partner)
             if shared:
                 labels[table.key] = shared
-    ours, found = (
+    ours, clustered = (
         tuple(
             with_clusters(table, labels[table.key], _equal_prompts_text(labels[table.key]))
             if table.key in labels
@@ -101,7 +101,7 @@ def cluster_equal_prompts(
         )
         for side in (base, candidate)
     )
-    return ours, found
+    return ours, clustered
 
 
 def with_clusters(table: ScoreTable, labels: Mapping[int, str], said: str) -> ScoreTable:

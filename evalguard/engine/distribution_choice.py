@@ -42,19 +42,19 @@ def choose_distributions(
         UsageError: for finished runs, which hold no distributions, if they are asked for.
     """
     file = options.save_reference
-    kept = next((source for source in sources if isinstance(source, ReferenceSource)), None)
-    mode = options.distributions or ("reference" if kept or file else run.distributions) or "auto"
-    if mode == "auto" and (kept or file):
+    base = next((source for source in sources if isinstance(source, ReferenceSource)), None)
+    mode = options.distributions or ("reference" if base or file else run.distributions) or "auto"
+    if mode == "auto" and (base or file):
         mode = "reference"
-    if (kept or file) and mode != "reference":
-        what = f"{kept.path} (--base)" if kept else f"{file} (save_reference)"
+    if (base or file) and mode != "reference":
+        what = f"{base.path} (--base)" if base else f"{file} (save_reference)"
         raise UsageError(
             f"{what} is of answers and distributions, which distributions {mode} does not compare",
             hint="leave out one of the two",
         )
-    if kept and (file or options.reference_top_k):
+    if base and (file or options.reference_top_k):
         raise UsageError(
-            f"{kept.path} is the base, and keeps its own tokens: nothing is kept of it once more",
+            f"{base.path} is the base, and keeps its own tokens: nothing is kept of it once more",
             hint="leave out save_reference and reference_top_k (--save-reference)",
         )
     if file and file.exists():

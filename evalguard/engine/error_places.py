@@ -40,9 +40,9 @@ def _prepend_text(error: EvalguardError, text: str) -> None:
 
 def _setting_at_fault(error: EvalguardError, variant: Variant) -> str:
     """Return the name of the one setting that an error is about; "" if there is none."""
-    found = [
+    names = [
         setting.name
         for setting in variant.settings
         if error.setting == setting.name or error.target == str(setting.target)
     ]
-    return found[0] if len(found) == 1 else ""
+    return names[0] if len(names) == 1 else ""

@@ -87,8 +87,8 @@ class Evaluation:
     @property
     def told(self) -> tuple[str, ...]:
         """All that is to be said of the model and its scoring, for reports without findings."""
-        found = (*self.findings, *self.description.findings)
-        return (*(one.sentence for one in found), *self.notes, *self.description.caveats)
+        findings = (*self.findings, *self.description.findings)
+        return (*(finding.sentence for finding in findings), *self.notes, *self.description.caveats)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,14 +122,17 @@ class TaskProgress:
     def answers(self) -> list[list[Response]]:
         """For each model one response per request, in the order of its requests."""
         return [
-            asked.in_order(found) for asked, found in zip(self.requests, self._answers, strict=True)
+            asked.in_order(answers)
+            for asked, answers in zip(self.requests, self._answers, strict=True)
         ]
 
     def take(self, answer: UnitAnswer) -> None:
         """Take a block's answers, of every model."""
-        for found, one in zip(self._answers, answer.each, strict=True):
-            for request, response in zip(one.unit.block.requests, one.responses, strict=True):
-                found[request.doc_id, request.index] = response
+        for answers, model_answer in zip(self._answers, answer.each, strict=True):
+            for request, response in zip(
+                model_answer.unit.block.requests, model_answer.responses, strict=True
+            ):
+                answers[request.doc_id, request.index] = response
         self.done += len(answer.unit.block.doc_ids)
 
 
@@ -299,13 +302,13 @@ class Executor:
         if not job.asks_ahead:
             return
         (model,) = job.models
-        left = self._left((job.unit([block]) for block in blocks), model)
+        remaining = self._left((job.unit([block]) for block in blocks), model)
         served = served_scorer(model.scorer)
         try:
             if served is not None:
-                served.ask_ahead(unit.block.requests for unit in self._reserved(left, model))
+                served.ask_ahead(unit.block.requests for unit in self._reserved(remaining, model))
             elif self.slots is not None:
-                self._hand_to_slots(self.slots, list(left), model)
+                self._hand_to_slots(self.slots, list(remaining), model)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"interrupted while {model.name} was asked", hint=self._resume_hint([model])
@@ -356,13 +359,13 @@ class Executor:
 
     def kinds_to_ask(self, model: LoadedModel) -> frozenset[RequestKind]:
         """The kinds of requests that are in blocks which are not cached."""
-        left = self._left((Unit(block=one) for one in self._blocks_of_tasks(model)), model)
-        return frozenset(unit.block.kind for unit in left)
+        remaining = self._left((Unit(block=block) for block in self._blocks_of_tasks(model)), model)
+        return frozenset(unit.block.kind for unit in remaining)
 
     def _left(self, units: Iterable[Unit], model: LoadedModel) -> Iterator[Unit]:
         """Those of which not all is kept."""
         there = self.store.entries
-        return (one for one in units if not all(of.is_there for of in there(one, [model])))
+        return (unit for unit in units if not all(of.is_there for of in there(unit, [model])))
 
     def close(self) -> None:
         """Let other processes have the blocks that were asked for and are not scored."""
@@ -391,9 +394,9 @@ class Executor:
 
     def find_unstored(self, text: str) -> None:
         """Say what could not be kept, once, where every reader sees it."""
-        found = unstored(text)
-        if found not in self.findings:
-            self.findings.append(found)
+        finding = unstored(text)
+        if finding not in self.findings:
+            self.findings.append(finding)
             self.progress.note(text)
 
     def _task_progress(self, requests: Sequence[TaskRequests]) -> TaskProgress:
@@ -450,11 +453,17 @@ class Executor:
         for entry in entries:
             entry.describe(unit.task)
         task_progress.take(answer)
-        self.progress.advance(len(unit.block.doc_ids), cached=all(one.kept for one in answer.each))
-        for model, one in zip(job.models, answer.each, strict=True):
-            self.meter.count(model.name, one.unit.block, one.responses, kept=one.kept)
-            if not one.kept:
-                self._look_at_texts(model.scorer, one.unit.block.requests, one.responses)
+        self.progress.advance(
+            len(unit.block.doc_ids), cached=all(model_answer.kept for model_answer in answer.each)
+        )
+        for model, model_answer in zip(job.models, answer.each, strict=True):
+            self.meter.count(
+                model.name, model_answer.unit.block, model_answer.responses, kept=model_answer.kept
+            )
+            if not model_answer.kept:
+                self._look_at_texts(
+                    model.scorer, model_answer.unit.block.requests, model_answer.responses
+                )
         return True
 
     def _find(self, unit: Unit, job: ScoringJob) -> UnitAnswer | None:
@@ -492,33 +501,33 @@ class Executor:
     ) -> None:
         """Say at once where the first texts are cut, empty or without an answer."""
         for watch in self._watches:
-            found = watch.take(asked, told) if watch.scorer is scorer else None
-            found = self._beside_others(found)
-            if found is not None and found.fail:
-                self.progress.note(f"{found.task}: {found.text}; {GO_ON}")
+            first_answers = watch.take(asked, told) if watch.scorer is scorer else None
+            first_answers = self._beside_others(first_answers)
+            if first_answers is not None and first_answers.fail:
+                self.progress.note(f"{first_answers.task}: {first_answers.text}; {GO_ON}")
 
     def _look_at_first_block(
         self, task_progress: TaskProgress, models: Sequence[LoadedModel]
     ) -> None:
         """Have what became of the first block's texts stand in the report, kept or written now."""
         of_models = zip(models, task_progress.requests, task_progress.answers, strict=True)
-        for model, requests, told in of_models:
+        for model, requests, answers in of_models:
             blocks = self.blocks(requests)
-            first = next((one for one in blocks if one.kind == "generate_until"), None)
+            first = next((block for block in blocks if block.kind == "generate_until"), None)
             if first is not None:
                 documents = frozenset(first.doc_ids)
-                found = look_at_answers(
+                first_answers = look_at_answers(
                     model.name,
                     requests,
                     {
-                        (one.doc_id, one.index): response
-                        for one, response in zip(requests.requests, told, strict=True)
-                        if one.doc_id in documents
+                        (request.doc_id, request.index): response
+                        for request, response in zip(requests.requests, answers, strict=True)
+                        if request.doc_id in documents
                     },
                 )
-                found = self._beside_others(found)
-                if found is not None and found.fail:
-                    self._first_answers.append(found)
+                first_answers = self._beside_others(first_answers)
+                if first_answers is not None and first_answers.fail:
+                    self._first_answers.append(first_answers)
 
     def _beside_others(self, found: FirstAnswers | None) -> FirstAnswers | None:
         """First answers with the model whose end by themselves, if any before them did."""
@@ -544,24 +553,24 @@ class Executor:
         """Score a task that every model has answered."""
         names = " and ".join(model.name for model in models)
         hint = self._resume_hint(models)
-        place = interruptible(f"scoring {names} on {task_progress.task}", hint=hint)
-        with place, self.meter.phase("comparing"):
+        scope = interruptible(f"scoring {names} on {task_progress.task}", hint=hint)
+        with scope, self.meter.phase("comparing"):
             self._look_at_first_block(task_progress, models)
             return [
-                self.scoring.scores(model.name, asked, told, model.scorer.describe())
-                for asked, told, model in zip(
+                self.scoring.scores(model.name, asked, answers, model.scorer.describe())
+                for asked, answers, model in zip(
                     task_progress.requests, task_progress.answers, models, strict=True
                 )
             ]
 
     def _resume_hint(self, models: Sequence[LoadedModel]) -> str:
-        kept = not self.store.scores.lost and all(
+        cached = not self.store.scores.lost and all(
             self.store.key(model.scorer) is not None for model in models
         )
-        if kept:
+        if cached:
             return going_on(BLOCKS_CACHED)
         served = [served_scorer(model.scorer) for model in models]
-        answers = [None if one is None else one.answers_kept for one in served]
+        answers = [None if scorer is None else scorer.answers_kept for scorer in served]
         if None in answers:
             return NOTHING_CACHED
         return ANSWERS_KEPT.format(sum(number or 0 for number in answers))
@@ -586,18 +595,18 @@ def wait_for_others(
         say: takes what a person is to know of the waiting.
     """
     pause, since = FIRST_PAUSE, time.monotonic()
-    left = _blocks_left(running)
-    while left:
+    remaining = _blocks_left(running)
+    while remaining:
         patient = time.monotonic() - since < BLOCK_PATIENCE
         if not patient:
             say("another process is not getting on with its documents: they are scored here too")
         for task_progress in running:
             if task_progress.left:
                 go(task_progress, not patient)
-        before, left = left, _blocks_left(running)
-        if left < before:
+        before, remaining = remaining, _blocks_left(running)
+        if remaining < before:
             pause, since = FIRST_PAUSE, time.monotonic()
-        elif left:
+        elif remaining:
             if pause == FIRST_PAUSE:
                 say(f"waiting for {_document_range(running)} that another process is scoring")
             time.sleep(pause)

@@ -52,13 +52,15 @@ def prompt_differences_text(found: Sequence[PromptDifference], looked: int) -> s
     >>> prompt_differences_text([one], looked=8)
     "only the base's begin with BOS (<s>)"
     """
-    told = []
-    for one in found[:_MOST]:
-        some = f", in {one.documents:,} of {looked:,}" if one.documents < looked else ""
-        told.append(f"{prompt_difference_text(one)}{some}")
+    parts = []
+    for difference in found[:_MOST]:
+        some = (
+            f", in {difference.documents:,} of {looked:,}" if difference.documents < looked else ""
+        )
+        parts.append(f"{prompt_difference_text(difference)}{some}")
     if len(found) > _MOST:
-        told.append(f"and {len(found) - _MOST} more")
-    return "; ".join(told)
+        parts.append(f"and {len(found) - _MOST} more")
+    return "; ".join(parts)
 
 
 # What stands on the sides there is a mark that templates write, or no text of the prompts.
@@ -72,23 +74,23 @@ def quote_prompts(found: Sequence[PromptDifference]) -> tuple[Quote, ...]:
     """Return what stands on each side where prompts differ."""
     sides: tuple[QuotedSide, ...] = ("base", "candidate")
     return tuple(
-        Quote(what="prompt", side=side, text=getattr(one, side))
-        for one in found[:_MOST]
-        if one.kind not in _UNQUOTED
+        Quote(what="prompt", side=side, text=getattr(difference, side))
+        for difference in found[:_MOST]
+        if difference.kind not in _UNQUOTED
         for side in sides
-        if getattr(one, side)
+        if getattr(difference, side)
     )
 
 
 def prompt_difference_hint(found: Sequence[PromptDifference]) -> str:
     """What to do about it, once for each thing to do."""
-    hints = dict.fromkeys(_HINTS.get(one.kind, _TEMPLATE) for one in found[:_MOST])
+    hints = dict.fromkeys(_HINTS.get(difference.kind, _TEMPLATE) for difference in found[:_MOST])
     return "; ".join(hints)
 
 
 def prompt_difference_text(one: PromptDifference) -> str:
     """Say one way in which prompts differ."""
-    only, other = one.only, _OTHER.get(one.only, "")
+    only, opposite = one.only, _OTHER.get(one.only, "")
     own = one.candidate if only == "candidate" else one.base
     match one.kind:
         case "conversation":
@@ -104,13 +106,13 @@ def prompt_difference_text(one: PromptDifference) -> str:
         case "other_bos":
             return f"another BOS: {one.base} and {one.candidate}"
         case "generation_prompt" if only:
-            return f"the {other}'s end without a generation prompt"
+            return f"the {opposite}'s end without a generation prompt"
         case "generation_prompt":
             return "another generation prompt"
         case "thinking":
             return f"thinking: {_THINKING[one.base]} and {_THINKING[one.candidate]}"
         case "tools":
-            return f"the {other}'s tell of no tools"
+            return f"the {opposite}'s tell of no tools"
         case "system_prompt" if only:
             return f"only the {only}'s have a system prompt"
         case "system_prompt":
@@ -120,7 +122,7 @@ def prompt_difference_text(one: PromptDifference) -> str:
         case "date":
             return "another date in the template"
         case "fewshot_turns":
-            return f"examples are turns in the {only}'s, and one text in the {other}'s"
+            return f"examples are turns in the {only}'s, and one text in the {opposite}'s"
         case "turn_ends":
             return f"only the {only}'s close each turn by an end mark"
         case "text_before":
@@ -135,7 +137,7 @@ def prompt_difference_text(one: PromptDifference) -> str:
 
 def token_difference_text(one: PromptDifference) -> str:
     """Say how the token ids of one text differ."""
-    only, other = one.only, _OTHER.get(one.only, "")
+    only, opposite = one.only, _OTHER.get(one.only, "")
     match one.kind:
         case "double_bos":
             return f"the {only} reads its first token, BOS, twice"
@@ -147,7 +149,7 @@ def token_difference_text(one: PromptDifference) -> str:
         case "special_as_text":
             marks = "mark" if one.at == 1 else "marks"
             return (
-                f"the {only} reads {one.at:,} {marks} of the template as text, the {other} as "
+                f"the {only} reads {one.at:,} {marks} of the template as text, the {opposite} as "
                 "single tokens"
             )
         case _:
@@ -210,11 +212,11 @@ def check_encodings(
         return
     request, ours, theirs = differing[0]
     how = _difference(*differing[0])
-    told = "" if how is None else f": {token_difference_text(how)}"
+    detail = "" if how is None else f": {token_difference_text(how)}"
     raise MisalignedRunsError(
         f"base and candidate encode {len(differing)} of {len(requests)} requests differently "
         f"(first: {request.task}, doc_id {request.doc_id}, {len(ours):,} and {len(theirs):,} "
-        f"token ids){told}",
+        f"token ids){detail}",
         of_tokens=True,
         quotes=(
             *quote_ids(ours, doc_id=request.doc_id, side="base"),
@@ -239,16 +241,16 @@ def check_pieces(
     Raises:
         MisalignedRunsError: with the number of requests and the first.
     """
-    other = [
-        one
-        for one, ids in zip(requests, base, strict=True)
-        if ids and _is_other_text(_text_of(one), ids, pieces)
+    unlike = [
+        request
+        for request, ids in zip(requests, base, strict=True)
+        if ids and _is_other_text(_text_of(request), ids, pieces)
     ]
-    if other:
+    if unlike:
         raise MisalignedRunsError(
             f"the token ids that the base reads are other texts in the vocabulary of the "
-            f"candidate, in {len(other)} of {len(requests)} requests (first: {other[0].task}, "
-            f"doc_id {other[0].doc_id}): they would read different tokens",
+            f"candidate, in {len(unlike)} of {len(requests)} requests (first: {unlike[0].task}, "
+            f"doc_id {unlike[0].doc_id}): they would read different tokens",
             of_tokens=True,
             hint=_TOKENIZER_HINT,
         )
@@ -258,12 +260,12 @@ _NOT_ALPHANUMERIC = re.compile(r"[^A-Za-z0-9]+")
 
 
 def _is_other_text(text: str, ids: TokenIds, pieces: Mapping[int, str | None]) -> bool:
-    if any(one not in pieces for one in ids):
+    if any(token not in pieces for token in ids):
         return True
-    found = [pieces[one] for one in ids]
-    if not text.isascii() or None in found or "" in found[1:]:  # a mark that a text may spell out
+    texts = [pieces[token] for token in ids]
+    if not text.isascii() or None in texts or "" in texts[1:]:  # a mark that a text may spell out
         return False
-    written = (_NOT_ALPHANUMERIC.sub("", part).lower() for part in ("".join(map(str, found)), text))
+    written = (_NOT_ALPHANUMERIC.sub("", part).lower() for part in ("".join(map(str, texts)), text))
     return len(set(written)) > 1
 
 
@@ -353,13 +355,13 @@ def note_batch_differences(
     """
     if base is None or candidate is None:
         return ()
-    one, two = base.computation, candidate.computation
-    if one.get("scorer") is None or two.get("scorer") is None:
+    ours, theirs = base.computation, candidate.computation
+    if ours.get("scorer") is None or theirs.get("scorer") is None:
         return ()
     apart = [
-        f"{name}: {_plain_text(one.get(key))} and {_plain_text(two.get(key))}"
+        f"{name}: {_plain_text(ours.get(key))} and {_plain_text(theirs.get(key))}"
         for key, name in _BATCH_UNITS.items()
-        if one.get(key) != two.get(key)
+        if ours.get(key) != theirs.get(key)
     ]
     if not apart:
         return ()
@@ -426,20 +428,22 @@ def find_other_prompts(
     base: Mapping[str, TaskScores], candidate: Mapping[str, TaskScores]
 ) -> dict[str, OtherPrompts]:
     """Say how prompts differ, of the tasks of which both sides show some that do."""
-    found = {}
+    prompts = {}
     for task in base:
         if task in candidate:
-            other = _other_prompts(base[task].samples, candidate[task].samples)
-            if other is not None:
-                found[task] = other
-    return found
+            difference = _other_prompts(base[task].samples, candidate[task].samples)
+            if difference is not None:
+                prompts[task] = difference
+    return prompts
 
 
 def find_declared_differences(found: Mapping[str, OtherPrompts]) -> Iterator[Finding]:
     """Say once for all tasks alike how prompts differ, as was declared."""
     alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for task, other in found.items():
-        key = tuple(sorted((one.kind, one.only) for one in other.differences))
+    for task, prompts in found.items():
+        key = tuple(
+            sorted((difference.kind, difference.only) for difference in prompts.differences)
+        )
         alike.setdefault(key, []).append(task)
     for tasks in alike.values():
         first = found[tasks[0]]
@@ -451,8 +455,8 @@ def find_declared_differences(found: Mapping[str, OtherPrompts]) -> Iterator[Fin
             values={
                 "tasks": tuple(tasks),
                 "documents": sum(found[task].documents for task in tasks),
-                "kinds": tuple(one.kind for one in first.differences),
-                "only": tuple(one.only for one in first.differences),
+                "kinds": tuple(difference.kind for difference in first.differences),
+                "only": tuple(difference.only for difference in first.differences),
             },
             quotes=first.quotes,
         )
@@ -471,21 +475,21 @@ def refuse_other_prompts(
         MisalignedRunsError: with the first document, how they differ, and what to do.
     """
     pairs = [
-        (one, base[place_of(one)].prompt, prompt_of(one))
-        for one in candidate
-        if place_of(one) in base
+        (request, base[place_of(request)].prompt, prompt_of(request))
+        for request in candidate
+        if place_of(request) in base
     ]
-    other = [(one, ours, theirs) for one, ours, theirs in pairs if ours != theirs]
-    if not other:
+    apart = [(request, ours, theirs) for request, ours, theirs in pairs if ours != theirs]
+    if not apart:
         return
-    found = compare_prompts((ours, theirs) for _, ours, theirs in other)
-    first = other[0][0]
+    kinds = compare_prompts((ours, theirs) for _, ours, theirs in apart)
+    first = apart[0][0]
     raise MisalignedRunsError(
-        f"prompts of base and candidate differ in {len(other):,} of {len(pairs):,} requests (first:"
-        f" {first.task}, doc_id {first.doc_id}): {prompt_differences_text(found, len(other))}",
+        f"prompts of base and candidate differ in {len(apart):,} of {len(pairs):,} requests (first:"
+        f" {first.task}, doc_id {first.doc_id}): {prompt_differences_text(kinds, len(apart))}",
         of_prompts=True,
-        quotes=quote_prompts(found),
-        hint=f"{prompt_difference_hint(found)}; {DECLARE_PROMPTS}",
+        quotes=quote_prompts(kinds),
+        hint=f"{prompt_difference_hint(kinds)}; {DECLARE_PROMPTS}",
     )
 
 
@@ -498,14 +502,14 @@ def read_asked_prompts(
     rows: Mapping[str, Rows], tasks: Iterable[str]
 ) -> dict[RequestPlace, AskedPrompt]:
     """What a finished run was asked first, of the tasks whose prompts are kept."""
-    found = {}
+    asked = {}
     for task in tasks:
-        kept = rows.get(task, ())
-        prompts = zip(column_of(kept, "doc_id"), column_of(kept, "prompt"), strict=True)
+        stored = rows.get(task, ())
+        prompts = zip(column_of(stored, "doc_id"), column_of(stored, "prompt"), strict=True)
         for doc_id, prompt in islice(prompts, _KEPT):
             if isinstance(doc_id, int) and isinstance(prompt, str):
-                found[task, doc_id, 0] = AskedPrompt(prompt=prompt, ids=())
-    return found
+                asked[task, doc_id, 0] = AskedPrompt(prompt=prompt, ids=())
+    return asked
 
 
 def prompt_of(request: Request) -> str:
@@ -518,7 +522,11 @@ def _other_prompts(base: Rows, candidate: Rows) -> OtherPrompts | None:
     if ours == theirs:
         return None
     pairs = zip(ours, theirs, strict=True)
-    differing = [at for at, (one, other) in enumerate(pairs) if one and other and one != other]
+    differing = [
+        at
+        for at, (base_hash, candidate_hash) in enumerate(pairs)
+        if base_hash and candidate_hash and base_hash != candidate_hash
+    ]
     if not differing:
         return None
     chosen = sorted({differing[at] for at in _spread(len(differing))})

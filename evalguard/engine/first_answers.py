@@ -73,19 +73,21 @@ class FirstAnswers:
     @property
     def text(self) -> str:
         """What is wrong with them, and which option mends it."""
-        told = []
+        faults = []
         if self.cut > self.n / 2:
             at = "the token limit" if self.limit is None else f"max_gen_toks={self.limit:,}"
-            told.append(f"{self.cut:,} are cut at {at}")
+            faults.append(f"{self.cut:,} are cut at {at}")
         if self.unclosed:
-            told.append(f"{self.unclosed:,} end inside of a thinking part")
+            faults.append(f"{self.unclosed:,} end inside of a thinking part")
         if self.loops:
-            told.append(f"{self.loops:,} loop")
+            faults.append(f"{self.loops:,} loop")
         if self.empty > self.n / 2:
-            told.append(f"{self.empty:,} are empty")
+            faults.append(f"{self.empty:,} are empty")
         if self.unfound:
-            told.append(f"no filter finds an answer in {self.unfound:,}")
-        return f"of the first {self.n:,} answers of {self.model} {', '.join(told)}: {self._remedy}"
+            faults.append(f"no filter finds an answer in {self.unfound:,}")
+        return (
+            f"of the first {self.n:,} answers of {self.model} {', '.join(faults)}: {self._remedy}"
+        )
 
     @property
     def _remedy(self) -> str:
@@ -152,9 +154,9 @@ class FirstAnswersWatch:
 
 def find_failing_answers(found: Sequence[FirstAnswers]) -> Iterator[Finding]:
     """One finding for each model: the first task, and in how many more it is so."""
-    for model in dict.fromkeys(one.model for one in found):
-        first, *more = (one for one in found if one.model == model)
-        yield _of_tasks(first.finding, tuple(one.task for one in more))
+    for model in dict.fromkeys(answers.model for answers in found):
+        first, *rest = (answers for answers in found if answers.model == model)
+        yield _of_tasks(first.finding, tuple(answers.task for answers in rest))
 
 
 def join_failing_answers(findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -162,12 +164,12 @@ def join_failing_answers(findings: Sequence[Finding]) -> Iterator[Finding]:
 
     It has both in ``models``.
     """
-    left = list(findings)
-    while left:
-        first = left.pop(0)
-        same = [one for one in left if _say_the_same(first, one)]
-        left = [one for one in left if one not in same]
-        names = [str(one.values["model"]) for one in (first, *same)] if same else []
+    remaining = list(findings)
+    while remaining:
+        first = remaining.pop(0)
+        same = [finding for finding in remaining if _say_the_same(first, finding)]
+        remaining = [finding for finding in remaining if finding not in same]
+        names = [str(finding.values["model"]) for finding in (first, *same)] if same else []
         yield _of_models(first, names) if same else first
 
 
@@ -178,22 +180,22 @@ def _say_the_same(one: Finding, other: Finding) -> bool:
 
 
 def _of_models(finding: Finding, names: Sequence[str]) -> Finding:
-    told: dict[str, Any] = dict(finding.values)
-    found = FirstAnswers(
+    values: dict[str, Any] = dict(finding.values)
+    joined = FirstAnswers(
         model=f"{' and '.join(names)} each",
         task=finding.task,
-        n=told["answers"],
-        limit=told["max_gen_toks"],
-        cut=told["cut"],
-        empty=told["empty"],
-        unclosed=told["unclosed_thinking"],
-        loops=told["loops"],
-        unfound=told["no_answer"],
+        n=values["answers"],
+        limit=values["max_gen_toks"],
+        cut=values["cut"],
+        empty=values["empty"],
+        unclosed=values["unclosed_thinking"],
+        loops=values["loops"],
+        unfound=values["no_answer"],
         cut_unfound=0,
-        ends_in=told.get("ends_in", ""),
+        ends_in=values.get("ends_in", ""),
     ).finding
-    found = _of_tasks(found, told.get("more_tasks", ()))
-    return replace(found, values={**found.values, "model": names[0], "models": tuple(names)})
+    joined = _of_tasks(joined, values.get("more_tasks", ()))
+    return replace(joined, values={**joined.values, "model": names[0], "models": tuple(names)})
 
 
 def _of_tasks(finding: Finding, more: tuple[str, ...]) -> Finding:
@@ -213,16 +215,16 @@ def look_at_answers(
     Returns:
         None where there are none, or the task's own filters fail: scoring will say so.
     """
-    asked = [one for one in requests.requests if one.kind == "generate_until"]
-    open_ = {one.doc_id for one in asked if (one.doc_id, one.index) not in told}
-    answered = [one for one in asked if one.doc_id not in open_]
+    asked = [request for request in requests.requests if request.kind == "generate_until"]
+    open_ = {request.doc_id for request in asked if (request.doc_id, request.index) not in told}
+    answered = [request for request in asked if request.doc_id not in open_]
     if not answered:
         return None
-    part = documents_of(requests, {one.doc_id for one in answered})
-    texts = [told[one.doc_id, one.index] for one in answered]
+    part = documents_of(requests, {request.doc_id for request in answered})
+    texts = [told[request.doc_id, request.index] for request in answered]
     missing = _missing(part, texts) if len(part.requests) == len(answered) else None
     written = [*map(_written, answered, texts)]
-    cut = [measure_figure("cut", one) == 1.0 for one in written]
+    cut = [measure_figure("cut", answer) == 1.0 for answer in written]
     return FirstAnswers(
         model=model,
         task=requests.task,
@@ -250,23 +252,25 @@ def _written(request: Request, one: Response) -> WrittenAnswer:
 
 
 def _count(figure: str, written: Sequence[WrittenAnswer]) -> int:
-    return sum(measure_figure(figure, one) == 1.0 for one in written)
+    return sum(measure_figure(figure, answer) == 1.0 for answer in written)
 
 
 def _missing(part: TaskRequests, texts: Sequence[Response]) -> list[bool] | None:
     """Of each text, whether no filter finds an answer; None where none looks for one."""
     try:
-        found = look_for_answers(part, texts)
+        by_filter = look_for_answers(part, texts)
     except EvaluationError:
         return None
-    looking = [one.missing for one in found.values() if one.extracts and one.missing]
+    looking = [
+        answers.missing for answers in by_filter.values() if answers.extracts and answers.missing
+    ]
     if not looking:
         return None
     missing = [
         [all(of[doc_id][at] for of in looking) for at in range(len(looking[0][doc_id]))]
         for doc_id in part.doc_ids
     ]
-    flat = [one for of in missing for one in of]
+    flat = [is_missing for of in missing for is_missing in of]
     return flat if len(flat) == len(texts) else None
 
 

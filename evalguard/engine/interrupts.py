@@ -25,8 +25,8 @@ _KEPT_FOR_RUN = (
 def going_on(hint: str) -> str:
     """A hint of this module, as it is true of models that run code of others, too."""
     token = keeps_for_itself()
-    kept = hint in (BLOCKS_CACHED, BLOCKS_CACHED_IF_ON)
-    return _KEPT_FOR_RUN.format(token) if token and kept else hint
+    cached = hint in (BLOCKS_CACHED, BLOCKS_CACHED_IF_ON)
+    return _KEPT_FOR_RUN.format(token) if token and cached else hint
 
 
 @contextmanager

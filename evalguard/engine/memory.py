@@ -85,19 +85,22 @@ def expected_bytes(variant: Variant) -> int:
 
     Files of half the precision that is asked for (``model_args.dtype``) take twice their size.
     """
-    told = variant.model_args
-    subfolder = str(told.get("subfolder") or "")
-    source, revision = str(told.get("pretrained") or ""), str(told.get("revision") or "main")
+    arguments = variant.model_args
+    subfolder = str(arguments.get("subfolder") or "")
+    source, revision = (
+        str(arguments.get("pretrained") or ""),
+        str(arguments.get("revision") or "main"),
+    )
     folder = checkpoint_folder(source, revision, subfolder) if source else None
     if folder is None:
         return 0
-    gguf_file = str(told.get("gguf_file") or "")
+    gguf_file = str(arguments.get("gguf_file") or "")
     try:
         stored = read_loaded_weights(folder / subfolder, gguf_file=gguf_file)
     except EvaluationError:
         return checkpoint_bytes(folder / subfolder)
     unpacked = stored.kind == "gguf" and variant.model in HF_TYPES
-    dtype = str(told.get("dtype") or "auto")
+    dtype = str(arguments.get("dtype") or "auto")
     if unpacked and dtype == "auto":
         dtype = "float32"
     if stored.numbers is None or dtype == "auto" or (stored.packing and not unpacked):
@@ -117,9 +120,9 @@ def ran_out_of_memory(error: EvalguardError) -> bool:
 
 def mentions(error: EvalguardError, words: tuple[str, ...]) -> bool:
     """Whether an error, its hint or a worker's last words have one of these, in small letters."""
-    said = " ".join(one.text for one in error.quotes)
-    text = f"{error} {said} {error.hint}".lower()
-    return any(one in text for one in words)
+    quoted = " ".join(quote.text for quote in error.quotes)
+    text = f"{error} {quoted} {error.hint}".lower()
+    return any(word in text for word in words)
 
 
 @contextmanager

@@ -128,8 +128,8 @@ class OwnProcess:
         hanging one, and there is the time limit.
         """
         frame = b"" if call is None else frame_message(call)
-        left = None if end == math.inf else max(end - time.monotonic(), 0.0)
-        reply = self._channel.exchange(frame, silence=math.inf, timeout=left)
+        remaining = None if end == math.inf else max(end - time.monotonic(), 0.0)
+        reply = self._channel.exchange(frame, silence=math.inf, timeout=remaining)
         if isinstance(reply, Refusal):
             raise _refused(reply)
         return reply
@@ -150,10 +150,10 @@ class OwnProcess:
 def _refused(reply: Refusal) -> EvalguardError:
     """What the work raised; no error of its own workers is one of the process."""
     failure = reply.failure
-    found = to_exception(failure, model="", log="") if failure.expected else None
-    if found is None or isinstance(found, WorkerError):
+    error = to_exception(failure, model="", log="") if failure.expected else None
+    if error is None or isinstance(error, WorkerError):
         return EvaluationError(failure.message, hint=failure.hint)
-    return found
+    return error
 
 
 def _log_level() -> int:

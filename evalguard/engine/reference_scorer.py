@@ -53,15 +53,15 @@ class ReferenceScorer:
             UsageError: the file is damaged.
         """
         task = requests[0].task
-        found = self._file.get(task, requests_digest(requests))
-        if found is None or len(found[0]) != len(requests):
+        entry = self._file.get(task, requests_digest(requests))
+        if entry is None or len(entry[0]) != len(requests):
             first, last = requests[0].doc_id, requests[-1].doc_id
             raise EvaluationError(
                 f"{self.path} does not hold the base's answers to documents {first} to {last} of "
                 f"task '{task}' as they are asked here",
                 hint=_SAME_OPTIONS_HINT,
             )
-        return found[0]
+        return entry[0]
 
     def references(self, task: str, block: str) -> list[Reference | None] | None:
         """Return what was kept of the base's distributions; None for a block that is not there.
@@ -69,8 +69,8 @@ class ReferenceScorer:
         Raises:
             UsageError: the file is damaged.
         """
-        found = self._file.get(task, block)
-        return None if found is None else found[1]
+        entry = self._file.get(task, block)
+        return None if entry is None else entry[1]
 
     def describe(self) -> ModelDescription:
         """Return what the file says of its model."""
@@ -150,26 +150,26 @@ def describe_reference(name: str, description: ModelDescription, top_k: int) -> 
 def _read_description(path: Path, facts: Mapping[str, Any]) -> ModelDescription:
     """The base's description, with a caveat where it was scored by other packages."""
     try:
-        told = DESCRIPTION.decode(facts["description"])
+        description = DESCRIPTION.decode(facts["description"])
     except (KeyError, PlainError) as error:
         raise UsageError(
             f"{path} was written by evalguard {facts.get('evalguard')}, and this is "
             f"{evalguard.__version__}: it describes a base in another way",
             hint="make another one: --save-reference",
         ) from error
-    then: Any = (told.identity or {}).get("packages") or {}
+    then: Any = (description.identity or {}).get("packages") or {}
     differing = [
         f"{name} {then.get(name)}, not {now}"
         for name, now in package_versions().items()
         if then.get(name) != now
     ]
-    if (told.identity or {}).get("scoring") != scoring_code():
+    if (description.identity or {}).get("scoring") != scoring_code():
         differing.append(f"other scoring code, of evalguard {facts.get('evalguard')}")
     if not differing:
-        return told
+        return description
     text = f"its reference was made with {'; '.join(differing)}"
-    found = Finding(kind="made_differently", text=text)
-    return replace(told, findings=(*told.findings, found))
+    finding = Finding(kind="made_differently", text=text)
+    return replace(description, findings=(*description.findings, finding))
 
 
 def _check_policy(path: Path, told: Mapping[str, Any], policy: ScoringPolicy) -> None:

@@ -44,13 +44,15 @@ def find_scoring_differences(
 
     One finding for each difference: the first task and metric that has it, and how many more.
     """
-    found: dict[str, list[Comparison]] = {}
-    for one in comparisons:
-        if one.outcome == "failed" or not all(one.task in side.samples for side in sides):
+    by_text: dict[str, list[Comparison]] = {}
+    for comparison in comparisons:
+        if comparison.outcome == "failed" or not all(
+            comparison.task in side.samples for side in sides
+        ):
             continue
-        ours, theirs = (side.samples[one.task].scoring for side in sides)
-        for text in list_scoring_differences(ours, theirs, one.key):
-            found.setdefault(text, []).append(one)
+        ours, theirs = (side.samples[comparison.task].scoring for side in sides)
+        for text in list_scoring_differences(ours, theirs, comparison.key):
+            by_text.setdefault(text, []).append(comparison)
     return tuple(
         Finding(
             kind="made_differently",
@@ -61,15 +63,15 @@ def find_scoring_differences(
             metric=of[0].metric,
             values={"option": text.partition(" ")[0], "metrics": len(of)},
         )
-        for text, of in found.items()
+        for text, of in by_text.items()
     )
 
 
 def _scoring_version(side: ScoredSide) -> str:
     """The lm-eval that scored a side, "" where that is not recorded."""
     packages = side.environment.get("packages")
-    found = packages.get("lm_eval") if isinstance(packages, Mapping) else None
-    return str(side.environment.get("lm_eval_version") or found or "")
+    version = packages.get("lm_eval") if isinstance(packages, Mapping) else None
+    return str(side.environment.get("lm_eval_version") or version or "")
 
 
 # Scores that differ by less are one score that was written twice.
@@ -126,14 +128,14 @@ class _ScoredTwice:
         base, candidate = self.tables
         if base.rescoring is not None and candidate.rescoring is not None:
             pairs = zip(base.rescoring.items, candidate.rescoring.items, strict=True)
-            return [row for row, (one, other) in enumerate(pairs) if one != other]
+            return [row for row, (ours, theirs) in enumerate(pairs) if ours != theirs]
         close = np.isclose(base.values, candidate.values, rtol=_ROUNDING, atol=_ROUNDING)
         known = np.isfinite(base.values) & np.isfinite(candidate.values)
         return [int(row) for row in np.flatnonzero(known & ~close)]
 
     def _is_same_answer(self, row: int) -> bool:
         """Whether a document has the same answer on both sides, as far as this metric sees it."""
-        if any(place is None for place in self._places[row]):
+        if any(position is None for position in self._places[row]):
             return False
         base, candidate = (self._answer(side, row) for side in (0, 1))
         if any(text is not None for text in base.texts):
@@ -163,14 +165,14 @@ class _ScoredTwice:
         """Whether both sides choose one option, by each of the rules that there are."""
         delimiter = str(self.tasks[0].scoring.get("target_delimiter", " "))
         asked: Any = self._columns[0]["arguments"][self._places[row][0] or 0]
-        texts = [str(json.loads(one)[-1]).removeprefix(delimiter) for one in asked or ()]
+        texts = [str(json.loads(argument)[-1]).removeprefix(delimiter) for argument in asked or ()]
         base, candidate = ([chosen_option(rule, of, texts) for rule in _CHOOSING] for of in sides)
         return base == candidate and None not in base
 
     def _answer(self, side: int, row: int) -> _Answer:
-        columns, place = self._columns[side], self._places[row][side] or 0
-        told: list[Any] = [columns[name][place] for name in _ANSWERED]
-        return _Answer(*(list(of or ()) for of in told))
+        columns, position = self._columns[side], self._places[row][side] or 0
+        values: list[Any] = [columns[name][position] for name in _ANSWERED]
+        return _Answer(*(list(of or ()) for of in values))
 
     @cached_property
     def _columns(self) -> list[dict[str, Sequence[Value]]]:
@@ -222,7 +224,7 @@ def list_scoring_differences(
     if not base or not candidate:
         return ()
     _, filter_name, metric = key
-    found = []
+    differences = []
     for name in SCORING_OPTIONS:
         ours, theirs = base.get(name), candidate.get(name)
         if name == "filter_list":
@@ -230,8 +232,8 @@ def list_scoring_differences(
         if name == "metric_list":
             ours, theirs = (_entry(of, metric) for of in (ours, theirs))
         if ours != theirs:
-            found.append(f"{name} differs{_shown_difference(ours, theirs)}")
-    return tuple(found)
+            differences.append(f"{name} differs{_shown_difference(ours, theirs)}")
+    return tuple(differences)
 
 
 def _entry(of: Value, name: str) -> Value:
@@ -244,14 +246,18 @@ def _shown_difference(ours: Value, theirs: Value) -> str:
         steps = [[str(_entry(step, "function")) for step in of] for of in (ours, theirs)]
         if steps[0] != steps[1]:
             return f" ({', '.join(steps[0])} -> {', '.join(steps[1])})"
-        pairs = [(one, other) for one, other in zip(ours, theirs, strict=True) if one != other]
+        pairs = [
+            (first, second) for first, second in zip(ours, theirs, strict=True) if first != second
+        ]
         ours, theirs = pairs[0] if pairs else (ours, theirs)
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         names = [
             name for name in dict.fromkeys((*ours, *theirs)) if ours.get(name) != theirs.get(name)
         ]
-        told = [f"{name} {_short(ours.get(name))} -> {_short(theirs.get(name))}" for name in names]
-        return f" ({', '.join(told)})"
+        changes = [
+            f"{name} {_short(ours.get(name))} -> {_short(theirs.get(name))}" for name in names
+        ]
+        return f" ({', '.join(changes)})"
     short = _short(ours), _short(theirs)
     return f" ({short[0]} -> {short[1]})" if max(map(len, short)) <= _MOST_SHOWN else ""
 

@@ -173,12 +173,12 @@ class ReusedModel:
         with contextlib.suppress(EvalguardError):  # it has ended all the same
             self._release()
         asking, self._lease = with_server(variant, self._cache_dir)
-        place = prepare_worker(asking, self._cache_dir)
-        self._used_by, self._env = variant, place.env
-        line = self._start_process(variant.name, place.env, place.python)
+        worker_place = prepare_worker(asking, self._cache_dir)
+        self._used_by, self._env = variant, worker_place.env
+        line = self._start_process(variant.name, worker_place.env, worker_place.python)
         worker = WorkerScorer.over(line)
         try:
-            self._load(worker, place.variant, policy)
+            self._load(worker, worker_place.variant, policy)
         except BaseException:
             line.hang_up()
             raise

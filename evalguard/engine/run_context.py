@@ -125,7 +125,7 @@ class RunContext:
             EvaluationError: if it cannot be loaded; MisalignedRunsError if it reads other tokens.
             UsageError: for clusters that no document has.
         """
-        self._waiting[:] = [one for one in self._waiting if one is not source]
+        self._waiting[:] = [waiting for waiting in self._waiting if waiting is not source]
         model = self.load(source)
         try:
             self._check_clusters(model.scorer)
@@ -213,13 +213,15 @@ class RunContext:
                 if client is not None:
                     self._check_fair_ahead(client.describe(), client.encode)
                     continue
-                found = read_tokenizer(source.variant, source.policy or self.choices.policy)
-            if found is None:
+                tokenizer = read_tokenizer(source.variant, source.policy or self.choices.policy)
+            if tokenizer is None:
                 continue
-            told = replace(
-                self._descriptions[0], vocabulary_digest=found.digest, vocabulary_size=found.size
+            description = replace(
+                self._descriptions[0],
+                vocabulary_digest=tokenizer.digest,
+                vocabulary_size=tokenizer.size,
             )
-            self._check_fair_ahead(told, found.encode, found.pieces)
+            self._check_fair_ahead(description, tokenizer.encode, tokenizer.pieces)
 
     def _check_fair_ahead(
         self,
@@ -232,8 +234,8 @@ class RunContext:
         if self.executor.chat or "tokens" in self.choices.allow:
             return
         requests = self._sample(self._opened[0])
-        asked = [self._asked.get(place_of(one)) for one in requests]
-        ids = [() if one is None else one.ids for one in asked]
+        asked = [self._asked.get(place_of(request)) for request in requests]
+        ids = [() if prompt is None else prompt.ids for prompt in asked]
         if encode is not None:
             check_encodings(requests, ids, encode(requests))
         elif pieces is not None:
@@ -249,19 +251,21 @@ class RunContext:
             encoded = scorer.known_ids(requests)
         else:
             encoded = scorer.encode(requests)
-        known = [self._asked.get(place_of(one)) for one in requests]
+        known = [self._asked.get(place_of(request)) for request in requests]
         before = [
-            found.ids if found is not None and found.prompt == prompt_of(one) else ()
-            for found, one in zip(known, requests, strict=True)
+            prompt.ids if prompt is not None and prompt.prompt == prompt_of(request) else ()
+            for prompt, request in zip(known, requests, strict=True)
         ]
         if may_differ:
-            found = find_other_encodings(requests, before, encoded)
-            self.executor.beforehand += [of for of in found if of not in self.executor.beforehand]
+            findings = find_other_encodings(requests, before, encoded)
+            self.executor.beforehand += [
+                of for of in findings if of not in self.executor.beforehand
+            ]
         else:
             check_encodings(requests, before, encoded)
         if not self._descriptions:
-            for one, ids in zip(requests, encoded, strict=True):
-                self._asked[place_of(one)] = AskedPrompt(prompt=prompt_of(one), ids=ids)
+            for request, ids in zip(requests, encoded, strict=True):
+                self._asked[place_of(request)] = AskedPrompt(prompt=prompt_of(request), ids=ids)
 
     def _probe(self, model: LoadedModel) -> None:
         """Refuse a server that cannot do what the tasks need, and of which not all is cached."""
@@ -271,7 +275,9 @@ class RunContext:
         with interruptible("asking the server what it gives"):
             kinds = self.executor.kinds_to_ask(model)
             blocks = self.executor.first_blocks(model.scorer, _ENCODED_DOCUMENTS) if kinds else []
-            requests = [one for block in blocks if block.kind in kinds for one in block.requests]
+            requests = [
+                request for block in blocks if block.kind in kinds for request in block.requests
+            ]
             served.probe(requests)
 
     def _warm_up(self, model: LoadedModel) -> None:
@@ -299,7 +305,7 @@ class RunContext:
             FallbackError: it cannot be scored as the models before it, or as is asked, which an
                 earlier run has found.
         """
-        before = [one.describe() for one in self._opened]
+        before = [opened.describe() for opened in self._opened]
         policy = policy_after(source.policy or self.choices.policy, before)
         known = self._known(source, policy)
         if known is not None and known.gave_up is not None:
@@ -474,8 +480,8 @@ class RunContext:
 
     def _lazy(self, source: ModelSource, policy: ScoringPolicy, known: KnownModel) -> Scorer:
         here = not needs_worker(source.variant, self.options)
-        told = known.description
-        budget = told.computation.get("token_budget") if told is not None else None
+        description = known.description
+        budget = description.computation.get("token_budget") if description is not None else None
         # Smaller than what is asked for where memory ran out: it would again.
         same = replace(policy, token_budget=budget) if isinstance(budget, int) else policy
         scorer = LazyScorer(source.name, known, lambda: self._open(source, same), here=here)
@@ -492,13 +498,13 @@ class RunContext:
 def scored_anew(variants: Sequence[Variant]) -> str:
     """Which of these are scored or built by every run, and how that would end; "" where none."""
     scored = {
-        one.name: one
-        for one in variants
-        if one.inputs is None
-        and not asks_server(one)
-        and runs_foreign_code(one, plan_conversion(one))
+        variant.name: variant
+        for variant in variants
+        if variant.inputs is None
+        and not asks_server(variant)
+        and runs_foreign_code(variant, plan_conversion(variant))
     }
-    built = {one.name: one for one in variants if is_built_by_every_run(one)}
+    built = {variant.name: variant for variant in variants if is_built_by_every_run(variant)}
     if not scored and not built:
         return ""
     first = next(iter([*scored, *built]))

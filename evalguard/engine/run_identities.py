@@ -67,8 +67,8 @@ def _model_folder(variant: Variant) -> str:
         return ""
     if not Path(pretrained).is_dir():
         return ""
-    place, here = Path(pretrained).absolute(), Path.cwd()
-    return str(place.relative_to(here)) if place.is_relative_to(here) else pretrained
+    folder, here = Path(pretrained).absolute(), Path.cwd()
+    return str(folder.relative_to(here)) if folder.is_relative_to(here) else pretrained
 
 
 def identify_file(source: ReferenceSource) -> RunIdentity:

@@ -74,13 +74,16 @@ def score_models(
                 if reference is not None:
                     (candidate,) = sources
                     ours, theirs = plan.evaluate_beside(reference, candidate)
-                    found = [ours, check_scores(theirs, candidate, context)]
+                    evaluations = [ours, check_scores(theirs, candidate, context)]
                 else:
-                    found = [
+                    evaluations = [
                         check_scores(evaluation, source, context)
                         for evaluation, source in zip(plan.evaluate(sources), sources, strict=True)
                     ]
-            return [replace(one, notes=(*one.notes, *common.notes)) for one in found]
+            return [
+                replace(evaluation, notes=(*evaluation.notes, *common.notes))
+                for evaluation in evaluations
+            ]
 
 
 _BOUND_ALONE = (
@@ -94,7 +97,7 @@ _TIMES_SHOWN = 2
 def tokens_beside_server(sources: Sequence[ModelSource]) -> int:
     """How many tokens of its distributions a model in this process shows; 0: none is asked for."""
     asked = [source.variant.model_args.get(TOP_ARGUMENT) for source in sources]
-    return _TIMES_SHOWN * max((one for one in asked if isinstance(one, int)), default=0)
+    return _TIMES_SHOWN * max((count for count in asked if isinstance(count, int)), default=0)
 
 
 def score_sides(
@@ -126,14 +129,14 @@ def score_sides(
             reference=reference,
         )
     )  # fmt: skip
-    found = [
+    scored = [
         side_of_stored(source)
         if isinstance(source, StoredSource)
         else side_of_model(source, next(evaluations))
         for source in asked
         if not isinstance(source, DumpSource)  # of which there are two or none
     ]
-    first, candidate = found if base is None else (base, *found)
+    first, candidate = scored if base is None else (base, *scored)
     sides = limit_to_candidate_tasks(first, candidate), candidate
     return with_named_figures(sides, choices.gate, choices.answers)
 

@@ -72,7 +72,7 @@ def side_of_model(source: ModelSource | ReferenceSource, evaluation: Evaluation)
         samples=scores,
         divergences=evaluation.divergences,
         shown=evaluation.shown,
-        not_compared=tuple(left for task in scores.values() for left in task.not_compared),
+        not_compared=tuple(skipped for task in scores.values() for skipped in task.not_compared),
         groups=evaluation.groups,
         environment=evaluation.description.environment,
         notes=(*evaluation.notes, *evaluation.description.caveats),
@@ -143,14 +143,14 @@ def limit_to_candidate_tasks(base: ScoredSide, candidate: ScoredSide) -> ScoredS
     if base.identity.kind != "stored run":
         return base
     asked = {table.task for table in candidate.tables}
-    asked |= {left.task for left in candidate.not_compared}
-    more = dict.fromkeys(table.task for table in base.tables if table.task not in asked)
-    if not more:
+    asked |= {skipped.task for skipped in candidate.not_compared}
+    unasked = dict.fromkeys(table.task for table in base.tables if table.task not in asked)
+    if not unasked:
         return base
     return replace(
         base,
         tables=tuple(table for table in base.tables if table.task in asked),
         samples={task: of for task, of in base.samples.items() if task in asked},
-        not_compared=tuple(left for left in base.not_compared if left.task in asked),
-        notes=(*base.notes, f"it was stored with tasks that are not asked: {', '.join(more)}"),
+        not_compared=tuple(skipped for skipped in base.not_compared if skipped.task in asked),
+        notes=(*base.notes, f"it was stored with tasks that are not asked: {', '.join(unasked)}"),
     )

@@ -48,7 +48,7 @@ def check_scorer(source: ModelSource, context: RunContext) -> tuple[str, ...]:
     unlike = {"generate_until"}
     if policy.rolling_bos == "once":
         unlike.add("loglikelihood_rolling")
-    kept = {
+    checked = {
         task: [p for p in pairs if p[0].kind not in unlike]
         for (model, task), pairs in context.executor.scoring.aside.items()
         if model == source.name
@@ -58,14 +58,17 @@ def check_scorer(source: ModelSource, context: RunContext) -> tuple[str, ...]:
         for (model, task), pairs in context.executor.scoring.aside.items()
         if model == source.name and any(r.kind == "loglikelihood_rolling" for r, _ in pairs)
     }
-    asked = [request for pairs in kept.values() for request, _ in pairs]
+    asked = [request for pairs in checked.values() for request, _ in pairs]
     again = _score_by_harness(source, context, asked)
-    ours = {_request_key(request): told for pairs in kept.values() for request, told in pairs}
-    found = {
-        task: _compare_responses([r for r, _ in pairs], ours, again) for task, pairs in kept.items()
+    ours = {
+        _request_key(request): response for pairs in checked.values() for request, response in pairs
+    }
+    differences = {
+        task: _compare_responses([r for r, _ in pairs], ours, again)
+        for task, pairs in checked.items()
     }
     noise = _compare_responses([], ours, again)
-    if not all(one.rounding and not one.flips for one in found.values()):
+    if not all(difference.rounding and not difference.flips for difference in differences.values()):
         # in a narrow dtype: what other batches do to lm-eval's own path
         noise = _compare_responses(
             asked, _score_by_harness(source, context, asked, batch_size=1), again
@@ -73,8 +76,8 @@ def check_scorer(source: ModelSource, context: RunContext) -> tuple[str, ...]:
     return tuple(
         _NOT_VERIFIED.format(task=task)
         if task in whole and policy.rolling_bos == "once"
-        else _difference_text(source.name, task, one, noise)
-        for task, one in found.items()
+        else _difference_text(source.name, task, difference, noise)
+        for task, difference in differences.items()
     )
 
 
@@ -92,14 +95,14 @@ def _compare_responses(
     asked: Sequence[Request], ours: ResponsesByRequest, theirs: ResponsesByRequest
 ) -> _Difference:
     pairs = [(ours[_request_key(request)], theirs[_request_key(request)]) for request in asked]
-    one, two = (
+    own_values, other_values = (
         np.array([answer.loglikelihood for answer in side], dtype=np.float64)
         for side in ([first for first, _ in pairs], [second for _, second in pairs])
     )
-    same = (one == two) | (np.isnan(one) & np.isnan(two))
+    same = (own_values == other_values) | (np.isnan(own_values) & np.isnan(other_values))
     with np.errstate(invalid="ignore"):
-        apart = np.where(same, 0.0, np.abs(one - two))
-        allowed = _ABSOLUTE + _RELATIVE * np.abs(two)
+        apart = np.where(same, 0.0, np.abs(own_values - other_values))
+        allowed = _ABSOLUTE + _RELATIVE * np.abs(other_values)
     return _Difference(
         documents=len({(request.task, request.doc_id) for request in asked}),
         largest=float(apart.max(initial=0.0)),
@@ -143,16 +146,18 @@ def _score_by_harness(
     usual = source.policy or context.choices.policy
     policy = replace(usual, scorer="harness", batch_size=batch_size or usual.batch_size)
     scorer = context.load_apart(replace(source, name=f"{source.name} to verify", policy=policy))
-    told: dict[RequestKey, Response] = {}
+    answered: dict[RequestKey, Response] = {}
     try:
         ordered = sorted(asked, key=lambda request: (request.task, request.kind))
         for _, group in groupby(ordered, key=lambda request: (request.task, request.kind)):
             requests = list(group)
             answers = scorer.score(requests)
-            told |= {_request_key(r): answer for r, answer in zip(requests, answers, strict=True)}
+            answered |= {
+                _request_key(r): answer for r, answer in zip(requests, answers, strict=True)
+            }
     finally:
         scorer.close()
-    return told
+    return answered
 
 
 def _request_key(request: Request) -> RequestKey:

@@ -198,15 +198,17 @@ class ScoringPlan:
         hindrance = _local_obstacle(second) or _other_vocabulary(first, second)
         if hindrance is not None:
             self._refuse_unmeasured(hindrance)
-            return self._say_unmeasured(hindrance, [self._scores(one) for one in (first, second)])
+            return self._say_unmeasured(
+                hindrance, [self._scores(model) for model in (first, second)]
+            )
         lockstep = ScoringJob(models=[first, second], seed=self.context.choices.policy.seed)
         if self._leaves_reference(lockstep):
             with ExitStack() as run:
                 ours, references = self._score_base(first, run)
                 return self._score_candidate(second, references, ours)
         with advise_one_at_a_time():
-            found = self._executor.score(lockstep)
-        return self._measured(found, lockstep.divergences)
+            evaluations = self._executor.score(lockstep)
+        return self._measured(evaluations, lockstep.divergences)
 
     def _by_reference(
         self,
@@ -230,13 +232,13 @@ class ScoringPlan:
                 else:
                     ours = self._scores(first)
             with self.context.open_model(candidate) as second:
-                told = second.scorer.describe()
-                unlike = _no_rows(base, before) or _no_rows(candidate, told)
-                unlike = unlike or _unlike_vocabularies(before, told)
+                after = second.scorer.describe()
+                unlike = _no_rows(base, before) or _no_rows(candidate, after)
+                unlike = unlike or _unlike_vocabularies(before, after)
                 if references is not None and unlike is None:
                     note = f"distributions are compared by reference: {hindrance.reason}"
                     both = self._score_candidate(second, references, ours)
-                    return [_with_notes(one, (note,)) for one in both]
+                    return [_with_notes(evaluation, (note,)) for evaluation in both]
                 theirs = self._scores(second)
         assert unlike is not None  # a base without references shows no rows
         self._refuse_unmeasured(unlike)
@@ -259,7 +261,7 @@ class ScoringPlan:
             if all(ours.kind == "generate_until" for ours, _ in pairs):
                 return False
             units = [lockstep.unit(pair) for pair in pairs]
-            entries = (one for unit in units for one in store.entries(unit, lockstep.models))
+            entries = (entry for unit in units for entry in store.entries(unit, lockstep.models))
             return not all(entry.is_there for entry in entries)
 
     def _one_by_one(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
@@ -308,11 +310,13 @@ class ScoringPlan:
         executor, scorer = self._executor, base.scorer
         with interruptible("looking into the cache"):
             requests = [executor.requests(task, scorer) for task in executor.tasks.names]
-            blocks = [block for one in requests for block in executor.blocks(one)]
+            blocks = [
+                block for task_requests in requests for block in executor.blocks(task_requests)
+            ]
             asked = [block for block in blocks if block.kind != "generate_until"]
-            kept = all(executor.store.entry(block, base).is_there for block in asked)
+            all_kept = all(executor.store.entry(block, base).is_there for block in asked)
             entries = [entry for block in asked for entry in references.entries(block, [base])]
-        if kept and not all(entry.is_there for entry in entries):
+        if all_kept and not all(entry.is_there for entry in entries):
             executor.progress.note(
                 f"{base.name}: scored once more, since its scores are kept and its distributions "
                 "are not; they are from now on (--distributions off does without)"
@@ -334,9 +338,9 @@ class ScoringPlan:
         base, candidate = found
         divergences = of.of(self._executor.tasks.names)
         notes = tuple(
-            f"distributions of {task} are not compared: {one.reason}"
-            for task, one in divergences.items()
-            if one.reason == GENERATION_ONLY
+            f"distributions of {task} are not compared: {divergence.reason}"
+            for task, divergence in divergences.items()
+            if divergence.reason == GENERATION_ONLY
         )
         return [
             _with_notes(base, notes),
@@ -366,7 +370,7 @@ class ScoringPlan:
         text = f"distributions are not compared: {hindrance}"
         estimated = bool(base.shown) and bool(candidate.shown)
         if estimated or not self._executor.tasks.of_likelihoods:
-            return [_with_notes(one, (text,)) for one in found]
+            return [_with_notes(evaluation, (text,)) for evaluation in found]
         remedy = f"; {hindrance.remedy}" if hindrance.remedy else ""
         finding = Finding(
             kind="distributions_unknown",
@@ -419,14 +423,14 @@ def are_separate_servers(sources: Sequence[ModelSource]) -> bool:
         else [source.variant.serve.declared, dict(plan.serve_flags), dict(plan.serve_env)]
         for source, plan in zip(sources, plans, strict=True)
     ]
-    return None not in places and len({digest_of(place) for place in places}) == len(places)
+    return None not in places and len({digest_of(server) for server in places}) == len(places)
 
 
 def _local_obstacle(model: LoadedModel) -> LockstepObstacle | None:
     """Why a model's distributions cannot be had in this process; None if they can."""
-    told = model.scorer.describe()
-    if not told.gives_rows:
-        return _no_distributions(model.name, told.model_type)
+    description = model.scorer.describe()
+    if not description.gives_rows:
+        return _no_distributions(model.name, description.model_type)
     if runs_here(model.scorer):
         return None
     return LockstepObstacle(f"{model.name} does not run in this process", apart=True)
@@ -494,9 +498,9 @@ class _AnswerFile:
         block = answer.unit.block
         task = answer.unit.task
         references = answer.references or [None] * len(block.requests)
-        place = (self.executor.tasks.names.index(task), block.index)
+        position = (self.executor.tasks.names.index(task), block.index)
         try:
-            self.writer.add(task, block.digest, answer.responses, references, place=place)
+            self.writer.add(task, block.digest, answer.responses, references, place=position)
         except StoreError as error:
             self.given_up = True
             self.writer.give_up()
@@ -522,10 +526,10 @@ def _check_shows_distributions(model: LoadedModel) -> None:
     Raises:
         UsageError: naming its type.
     """
-    told = model.scorer.describe()
-    if not told.gives_rows:
+    facts = model.scorer.describe()
+    if not facts.gives_rows:
         raise UsageError(
-            f"no reference can be made with {model.name}, of type {told.model_type}: it shows no "
+            f"no reference can be made with {model.name}, of type {facts.model_type}: it shows no "
             "distributions; causal models of type hf do",
             hint=_SCORES_HINT,
         )

@@ -185,10 +185,10 @@ class ModelServer:
             if closing.wait(pause):
                 raise EvaluationError(f"the start of the server of '{self._wanted.name}' was ended")
             pause = min(2 * pause, _ASK_EVERY[1])
-        found = self.failure(f"was not ready within {limit:g} s ({problem})", was_asked=False)
+        failure = self.failure(f"was not ready within {limit:g} s ({problem})", was_asked=False)
         raise EvaluationError(
-            str(found),
-            hint=f"{found.hint}; serve: {{ready: PATH}} says what answers when it is ready, "
+            str(failure),
+            hint=f"{failure.hint}; serve: {{ready: PATH}} says what answers when it is ready, "
             "start_limit: SECONDS allows it more time",
         )
 
@@ -308,7 +308,7 @@ class ServerPool:
             self.most = 2
 
     def _find(self, wanted: ServerCommand) -> ModelServer | None:
-        for server in [one for one in self._running if one.key == wanted.key]:
+        for server in [running for running in self._running if running.key == wanted.key]:
             self._running.remove(server)
             if server.answers():
                 self._running.append(server)
@@ -334,7 +334,7 @@ class ServerPool:
 
     def _stop_idle(self, left: int) -> None:
         """Stop idle servers, those not used for longest first, until ``left`` run."""
-        for server in [one for one in self._running if not one.users]:
+        for server in [running for running in self._running if not running.users]:
             if len(self._running) <= left:
                 return
             self._running.remove(server)

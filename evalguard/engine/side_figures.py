@@ -47,7 +47,7 @@ def with_named_figures(
         (base.tables, candidate.tables), (base.samples, candidate.samples)
     )
     idle = _unknown_keys(ours, gate) | _unknown_keys(theirs, gate)
-    ours, theirs = (tuple(one for one in of if one.key not in idle) for of in (ours, theirs))
+    ours, theirs = (tuple(table for table in of if table.key not in idle) for of in (ours, theirs))
     return replace(base, tables=ours), replace(candidate, tables=theirs)
 
 
@@ -74,7 +74,7 @@ def with_both_answers(
             return {}, {}
         base, candidate = (side[task].samples for side in samples)
         pairs = [*pair_answers(task, base, candidate)]
-        return {doc: one for doc, one, _ in pairs}, {doc: one for doc, _, one in pairs}
+        return {doc: answer for doc, answer, _ in pairs}, {doc: answer for doc, _, answer in pairs}
 
     return with_paired_figures(*tables, answers)
 
@@ -91,7 +91,7 @@ def _with_own_figures(
         wanted = figures_of_task(names, task)
         own = [table for table in tables if table.task == task]
         known = {table.metric for table in own if table.figure}
-        missing = [one.name for one in wanted if one.name not in known]
+        missing = [figure.name for figure in wanted if figure.name not in known]
         if missing and own and task in side.samples:
             answers = answers_by_document(task, side.samples[task].samples)
             largest = max(own, key=lambda table: table.n)
@@ -108,4 +108,4 @@ def _is_of(table: ScoreTable, expected: Mapping[str, ExpectedAnswer]) -> bool:
 
 
 def _is_named(table: ScoreTable, names: Sequence[str]) -> bool:
-    return any(one.name == table.metric for one in figures_of_task(names, table.task))
+    return any(figure.name == table.metric for figure in figures_of_task(names, table.task))

@@ -145,14 +145,14 @@ class WorkSchedule:
             before: the work that its last unit was of.
         """
         with self._turn:
-            while (found := self._best(loaded, before)) is None:
+            while (best := self._best(loaded, before)) is None:
                 if not (self.slots and self._in_work):
                     return None
                 self._turn.wait()
-            if found.work is not before:
-                found.slots += 1
+            if best.work is not before:
+                best.slots += 1
             self._in_work += 1
-            return found.work, found.units.popleft()
+            return best.work, best.units.popleft()
 
     def finish(self) -> None:
         """Note that a unit that was taken is done, or has failed."""
@@ -173,9 +173,9 @@ class WorkSchedule:
             self._losses[id(work), unit.block.digest] += lost
             if self._losses[id(work), unit.block.digest] > _MOST_LOSSES:
                 return False
-            for left in self._left:
-                if left.work is work:
-                    left.units.appendleft(unit)
+            for remaining in self._left:
+                if remaining.work is work:
+                    remaining.units.appendleft(unit)
             return True
 
     def leave(self) -> bool:
@@ -189,31 +189,31 @@ class WorkSchedule:
     def drop(self, work: Work) -> None:
         """Leave out what is left of a work."""
         with self._turn:
-            for left in self._left:
-                if left.work is work:
-                    left.units.clear()
+            for remaining in self._left:
+                if remaining.work is work:
+                    remaining.units.clear()
 
     def stop(self) -> None:
         """Leave out everything."""
         with self._turn:
             self.slots = 0
-            for left in self._left:
-                left.units.clear()
+            for remaining in self._left:
+                remaining.units.clear()
             self._turn.notify_all()
 
     def _best(self, loaded: ModelSource | None, before: Work | None) -> _RemainingUnits | None:
         """Go on; else what is loaded; else what nobody works on; else help where most is left."""
-        open_ = [left for left in self._left if left.units]
-        for left in open_:
-            if left.work is before:
-                return left
-        for left in open_:
-            if loaded is not None and left.work.source.variant == loaded.variant:
-                return left
-        for left in open_:
-            if not left.slots:
-                return left
-        most = max(open_, key=lambda left: len(left.units), default=None)
+        open_ = [remaining for remaining in self._left if remaining.units]
+        for remaining in open_:
+            if remaining.work is before:
+                return remaining
+        for remaining in open_:
+            if loaded is not None and remaining.work.source.variant == loaded.variant:
+                return remaining
+        for remaining in open_:
+            if not remaining.slots:
+                return remaining
+        most = max(open_, key=lambda remaining: len(remaining.units), default=None)
         return most if most is not None and self._helps(most) else None
 
     def _helps(self, left: _RemainingUnits) -> bool:
@@ -370,8 +370,8 @@ class WorkerSlot:
             if loaded:
                 self._drop()
             took = time.monotonic() - started
-            told = self._as_error(error, took)
-            return FailedWork(work=work, error=told, loaded=loaded, seconds=took)
+            failure = self._as_error(error, took)
+            return FailedWork(work=work, error=failure, loaded=loaded, seconds=took)
         finally:
             self.since = 0.0
 
@@ -480,9 +480,9 @@ class WorkerPool:
             if not self._had_company(error):
                 raise
         self._release()
-        found = self._ask_somewhere(source, question)
+        reply = self._ask_somewhere(source, question)
         self._note_crowded(source)
-        return found
+        return reply
 
     def lend(self, scorer: Scorer | None) -> None:
         """Have the first slot use a model that is open already; see ``WorkerSlot``."""
@@ -499,10 +499,10 @@ class WorkerPool:
     def _run_alone(
         self, work: Work, done: Sequence[Unit]
     ) -> Generator[FinishedUnit | FailedWork, None, None]:
-        left = replace(work, units=tuple(one for one in work.units if one not in done))
+        rest = replace(work, units=tuple(unit for unit in work.units if unit not in done))
         failed = False
         self._release()
-        with closing(self._run_once([left], slots=1)) as events:
+        with closing(self._run_once([rest], slots=1)) as events:
             for event in events:
                 failed |= isinstance(event, FailedWork) or _shrank_batches(event)
                 yield replace(event, work=work)
@@ -560,8 +560,8 @@ class WorkerPool:
 
     def _ask_somewhere(self, source: ModelSource, question: Callable[[Scorer], Reply]) -> Reply:
         """Ask the first slot; where its worker is lost with its machine, the next one."""
-        *others, last = [slot for slot in self._slots if not slot.has_no_place]
-        for slot in others:
+        *earlier, last = [slot for slot in self._slots if not slot.has_no_place]
+        for slot in earlier:
             try:
                 return self._ask_once(slot, source, question)
             except WorkerError as error:
@@ -604,8 +604,8 @@ class WorkerPool:
                 for slot in self._slots:
                     if why := self._late(slot):
                         slot.overdue = why
-                        place = stuck_workers_of([slot.thread])
-                        slot.overdue += f", in {place}" if place else ""
+                        where = stuck_workers_of([slot.thread])
+                        slot.overdue += f", in {where}" if where else ""
                         self._kill([slot])
 
     def _late(self, slot: WorkerSlot) -> str:

@@ -206,14 +206,14 @@ def refuse_lone_dump(base: Source, candidate: Source) -> None:
     Raises:
         UsageError: naming both, and what to do.
     """
-    dumps = [one for one in (base, candidate) if isinstance(one, DumpSource)]
+    dumps = [source for source in (base, candidate) if isinstance(source, DumpSource)]
     if len(dumps) != 1:
         return
-    other = candidate if dumps[0] is base else base
+    peer = candidate if dumps[0] is base else base
     raise UsageError(
-        f"{dumps[0].path} is a folder of dumped outputs, and {other.name} is none: outputs are "
+        f"{dumps[0].path} is a folder of dumped outputs, and {peer.name} is none: outputs are "
         "compared with outputs",
-        hint=f"dump what {other.name} puts out for the same inputs, and name both folders; to find "
+        hint=f"dump what {peer.name} puts out for the same inputs, and name both folders; to find "
         "the place of a fault: evalguard trace --base MODEL --cand FOLDER",
     )
 
@@ -238,12 +238,14 @@ def with_base_settings(base: Source, candidate: Source) -> Source:
         return candidate
     if replace(candidate.variant, name=base.variant.name) == base.variant:
         return candidate  # one model twice
-    of_base = {(one.name, one.target): base.variant.assignment for one in base.variant.settings}
+    of_base = {
+        (setting.name, setting.target): base.variant.assignment for setting in base.variant.settings
+    }
     settings = tuple(
-        replace(one, reference=of_base[one.name, one.target][one.name])
-        if one.name in of_base.get((one.name, one.target), {})
-        else one
-        for one in candidate.variant.settings
+        replace(setting, reference=of_base[setting.name, setting.target][setting.name])
+        if setting.name in of_base.get((setting.name, setting.target), {})
+        else setting
+        for setting in candidate.variant.settings
     )
     return replace(candidate, variant=replace(candidate.variant, settings=settings))
 
@@ -268,15 +270,15 @@ def with_tokens_of(other: Source, asked: Source) -> tuple[Source, str]:
     readable = other.variant.model in HF_TYPES and other.variant.build is None
     if not (of_completions and readable and source) or {"tokenizer", "tokenizer_backend"} & {*ours}:
         return asked, ""
-    found: dict[str, Value] = {"tokenizer": source, "tokenizer_backend": "huggingface"}
-    told = f"{asked.name} is asked with token ids of {other.name}'s tokenizer"
+    arguments: dict[str, Value] = {"tokenizer": source, "tokenizer_backend": "huggingface"}
+    note = f"{asked.name} is asked with token ids of {other.name}'s tokenizer"
     if "add_bos_token" not in ours:
         bos = puts_bos_first(theirs, trust_remote_code=other.variant.trust_remote_code)
         if bos is not None:  # else it puts more around a text than BOS, which the client cannot
-            found["add_bos_token"] = bos
-            told += f", {'BOS first' if bos else 'without BOS'}, as there"
-    variant = replace(asked.variant, model_args={**found, **ours})
-    return replace(asked, variant=variant), told
+            arguments["add_bos_token"] = bos
+            note += f", {'BOS first' if bos else 'without BOS'}, as there"
+    variant = replace(asked.variant, model_args={**arguments, **ours})
+    return replace(asked, variant=variant), note
 
 
 def _with_command_line(

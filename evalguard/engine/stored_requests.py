@@ -29,7 +29,7 @@ def check_stored_requests(base: BaselineSource, executor: Executor, choices: Cho
         UsageError: for tasks of which it has no scores, with those of which it has.
         MisalignedRunsError: for other documents, prompts, targets or task options.
     """
-    tables = {table.task: table for table in sorted(base.run.tables, key=lambda one: one.n)}
+    tables = {table.task: table for table in sorted(base.run.tables, key=lambda table: table.n)}
     _check_tasks(base, executor, asked=dict.fromkeys((*_tasks_of_base(base), *tables)))
     if executor.chat:
         return
@@ -42,7 +42,7 @@ def check_stored_requests(base: BaselineSource, executor: Executor, choices: Cho
 
 def _tasks_of_base(base: BaselineSource) -> list[str]:
     tables = [table.task for table in base.run.tables]
-    return [*tables, *(left.task for left in base.run.not_compared)]
+    return [*tables, *(skipped.task for skipped in base.run.not_compared)]
 
 
 def _check_tasks(base: BaselineSource, executor: Executor, *, asked: dict[str, None]) -> None:
@@ -61,25 +61,29 @@ def _check_documents(
 ) -> None:
     """Pair the documents without scores: what forbids it is what would forbid it at the end."""
     asked = requested_documents(requests)
-    having = [one for one in asked if one.doc_id in set(table.doc_ids.tolist())]
+    having = [document for document in asked if document.doc_id in set(table.doc_ids.tolist())]
     # A metric that not every document has is not a sign of other documents.
-    told = having if len(having) == table.n else asked
-    ones = np.ones(len(told))
+    documents = having if len(having) == table.n else asked
+    unit_weights = np.ones(len(documents))
     bare = replace(table, clusters=(), token_hashes=(), answers=(), cut=(), reading=None)
-    other = replace(
+    expected = replace(
         bare,
-        doc_ids=np.array([one.doc_id for one in told], dtype=np.int64),
-        values=np.zeros(len(told)),
-        weights=table.weights if len(told) == table.n or table.weights is None else ones,
-        doc_hashes=tuple(one.doc_hash for one in told),
-        prompt_hashes=tuple(one.prompt_hash for one in told),
-        target_hashes=tuple(one.target_hash for one in told),
-        asked_hashes=tuple(one.asked_hash for one in told) if table.asked_hashes else (),
+        doc_ids=np.array([document.doc_id for document in documents], dtype=np.int64),
+        values=np.zeros(len(documents)),
+        weights=table.weights
+        if len(documents) == table.n or table.weights is None
+        else unit_weights,
+        doc_hashes=tuple(document.doc_hash for document in documents),
+        prompt_hashes=tuple(document.prompt_hash for document in documents),
+        target_hashes=tuple(document.target_hash for document in documents),
+        asked_hashes=tuple(document.asked_hash for document in documents)
+        if table.asked_hashes
+        else (),
         run={**requests.run, "rolling_bos": choices.policy.rolling_bos},
         source="this run",
     )
     try:
-        pair(bare, other, allow=choices.allow)
+        pair(bare, expected, allow=choices.allow)
     except MisalignedRunsError as error:
         raise MisalignedRunsError(
             f"the stored base {base.name} ({base.run.path}) was not asked the same: {error}",

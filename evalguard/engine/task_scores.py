@@ -94,14 +94,16 @@ class TaskScoring:
 
 def collect_shown_tokens(requests: Sequence[Request], responses: Sequence[Response]) -> ShownTokens:
     """What a server showed of a task's scored tokens; {} where any likelihood has none."""
-    found: dict[int, list[tuple[int, TopLogprobs]]] = defaultdict(list)
+    by_document: dict[int, list[tuple[int, TopLogprobs]]] = defaultdict(list)
     for request, response in zip(requests, responses, strict=True):
         if request.kind == "generate_until":
             continue
         if response.top_logprobs is None:
             return {}
-        found[request.doc_id].append((request.index, response.top_logprobs))
-    return {doc: tuple(shown for _, shown in sorted(of, key=_first)) for doc, of in found.items()}
+        by_document[request.doc_id].append((request.index, response.top_logprobs))
+    return {
+        doc: tuple(shown for _, shown in sorted(of, key=_first)) for doc, of in by_document.items()
+    }
 
 
 def _first(pair: tuple[int, TopLogprobs]) -> int:
@@ -111,12 +113,12 @@ def _first(pair: tuple[int, TopLogprobs]) -> int:
 def describe_reading(environment: Mapping[str, Value], max_length: int = 0) -> dict[str, Value]:
     """What token ids follow from, as ``ScoreTable.reading`` has it, of a model's environment."""
     packages = environment.get("packages")
-    found: dict[str, Value] = {
+    reading: dict[str, Value] = {
         "lm_eval": packages.get("lm_eval") if isinstance(packages, Mapping) else None,
         "max_length": max_length or None,
         **{name: environment.get(name) for name in _READING_KEYS},
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in reading.items() if value is not None}
 
 
 _READING_KEYS = ("add_bos_token", "prefix_token_id", "rolling_bos")
@@ -129,10 +131,10 @@ def describe_used_template(description: ModelDescription, asked: TaskRequests) -
     """
     if not asked.chat or not asked.requests:
         return ""
-    told = description.configuration.get("tokenizer")
-    found = told.get("chat template") if isinstance(told, Mapping) else None
-    if isinstance(found, str):
-        return found
+    tokenizer = description.configuration.get("tokenizer")
+    template = tokenizer.get("chat template") if isinstance(tokenizer, Mapping) else None
+    if isinstance(template, str):
+        return template
     sends_messages = take_apart(str(asked.requests[0].arguments[0])).is_conversation
     return "server" if sends_messages or description.model_type == "llama_server" else ""
 

@@ -39,11 +39,11 @@ def floor_sentence(report: FloorReport) -> str:
     model = printable(report.model.name)
     number = len(report.variations)
     under = f"under all {number} variations" if number > 1 else "under the one variation"
-    others = max(report.floors, key=lambda floor: floor.other_answers or 0)
-    if all(floor.bit_identical for floor in report.floors) and others.other_answers:
+    varied = max(report.floors, key=lambda floor: floor.other_answers or 0)
+    if all(floor.bit_identical for floor in report.floors) and varied.other_answers:
         return (
             f"{model} gives every document the same score {under}, and other answers in up to "
-            f"{others.other_answers} of {others.n} ({floor_metric_name(others)}): an unchanged "
+            f"{varied.other_answers} of {varied.n} ({floor_metric_name(varied)}): an unchanged "
             "model shows no drift here, and does not repeat its answers."
         )
     if all(floor.bit_identical for floor in report.floors):
@@ -52,29 +52,29 @@ def floor_sentence(report: FloorReport) -> str:
             "model shows no drift here."
         )
     largest = max(report.floors, key=lambda floor: (floor.sigma, floor.sigma_upper))
-    said = (
+    sentence = (
         f"Unchanged, {model} shows a drift of up to {format_drift_size(largest.sigma)} "
         "standard errors "
         f"({floor_metric_name(largest)}, {printable(largest.variation)}; intervals reach "
         f"{format_drift_size(largest.sigma_upper)}): a drift that is no larger says nothing "
         "about a conversion."
     )
-    said += _kl_clause(report)
+    sentence += _kl_clause(report)
     above = [floor for floor in report.floors if floor.sigma > _allowed_margin(floor, report)]
     if above:
-        one = max(
+        worst = max(
             above, key=lambda floor: floor.sigma / max(_allowed_margin(floor, report), 1e-300)
         )
         what = (
             "That"
-            if one is largest
-            else f"{format_drift_size(one.sigma)} on {floor_metric_name(one)}"
+            if worst is largest
+            else f"{format_drift_size(worst.sigma)} on {floor_metric_name(worst)}"
         )
-        said += (
-            f" {what} is above the margin of {_margin_phrase(one, report)}: a gate would fail an "
+        sentence += (
+            f" {what} is above the margin of {_margin_phrase(worst, report)}: a gate would fail an "
         )
-        said += "unchanged model."
-    return said
+        sentence += "unchanged model."
+    return sentence
 
 
 def _allowed_margin(floor: MetricFloor, report: FloorReport) -> float:
@@ -189,19 +189,21 @@ def _first_screen(report: FloorReport, width: int) -> list[list[Text]]:
     rows = [_largest_row(report, floor) for floor in shown]
     table = Table(headings=header, rows=rows).lines(width) if rows else []
     if len(floors) > len(shown):
-        more = f"and {len(floors) - len(shown)} more, none with a larger drift"
-        table.append(Text(fit_text(more, width), style="dim"))
+        omission = f"and {len(floors) - len(shown)} more, none with a larger drift"
+        table.append(Text(fit_text(omission, width), style="dim"))
     missing, notes = list(_missing(report)), len(report.notes)
-    told = missing[:_MOST_MISSING]
-    if len(missing) > len(told):
-        told.append(f"Not measured or compared, too: {len(missing) - len(told)} more")
+    shown_missing = missing[:_MOST_MISSING]
+    if len(missing) > len(shown_missing):
+        shown_missing.append(
+            f"Not measured or compared, too: {len(missing) - len(shown_missing)} more"
+        )
     held = f"{notes} note{'' if notes == 1 else 's'}" if notes else ""
     step = "Next: compare with this base; the report says how far above this floor a drift is."
     return [
         wrap_prose(floor_sentence(report), width, style="bold"),
         table,
         [
-            *(line for text in told for line in _wrapped(text, width)),
+            *(line for text in shown_missing for line in _wrapped(text, width)),
             *wrap_prose(_stored_text(report), width),
             *(wrap_prose(step, width, style="bold") if report.kept else []),
             *more_lines("", held, width),
@@ -256,17 +258,17 @@ def _metric_lines(report: FloorReport, width: int) -> list[Text]:
     """One row per variation and metric; metrics that nothing moves have one line."""
     header = ["", f"sigma [{format_percent(report.confidence)} interval]", "sd", "max", "flips"]
     head, *lines = Table(headings=header, rows=list(map(_metric_cells, report.shifts))).lines(width)
-    rows, found = dict(zip(report.shifts, lines, strict=True)), [head]
+    rows, lines_shown = dict(zip(report.shifts, lines, strict=True)), [head]
     for floor in report.floors:
-        found.append(_metric_heading(floor, width))
+        lines_shown.append(_metric_heading(floor, width))
         shifts = [shift for shift in report.shifts if shift.key == floor.key]
         if floor.bit_identical:
             names = ", ".join(printable(shift.variation) for shift in shifts)
             text = f"{_identical_text(floor)}: {names}"
-            found += [Text(line) for line in wrap_text(text, width, first="  ", rest="    ")]
+            lines_shown += [Text(line) for line in wrap_text(text, width, first="  ", rest="    ")]
         else:
-            found += [rows[shift] for shift in shifts]
-    return [*found, *wrap_prose(_SIGMA_LEGEND, width, style="dim")]
+            lines_shown += [rows[shift] for shift in shifts]
+    return [*lines_shown, *wrap_prose(_SIGMA_LEGEND, width, style="dim")]
 
 
 def _distribution_lines(report: FloorReport, width: int) -> list[Text]:
@@ -304,11 +306,13 @@ def _remark_lines(report: FloorReport, width: int) -> list[Text]:
 
 
 def _missing(report: FloorReport) -> Iterator[str]:
-    for left in report.unmeasured:
-        where = printable(f"{left.task} {left.metric}".strip())
+    for unmeasured in report.unmeasured:
+        where = printable(f"{unmeasured.task} {unmeasured.metric}".strip())
         on = f" on {where}" if where else ""
-        reason = fit_text(printable(left.reason), _LONGEST_REASON)  # whole in the JSON document
-        yield f"Not measured: {printable(left.name)}{on}: {reason}"
+        reason = fit_text(
+            printable(unmeasured.reason), _LONGEST_REASON
+        )  # whole in the JSON document
+        yield f"Not measured: {printable(unmeasured.name)}{on}: {reason}"
     for missing in report.not_compared:
         name = printable(f"{missing.task} {missing.metric}".strip())
         yield f"Not compared: {name}: {printable(missing.reason)}"

@@ -83,7 +83,9 @@ class FloorReport:
             floors=tuple(floor for floor in self.floors if floor.task == task),
             distribution_shifts=tuple(d for d in self.distribution_shifts if d.task == task),
             distribution_floors=tuple(d for d in self.distribution_floors if d.task == task),
-            not_compared=tuple(left for left in self.not_compared if left.task == task),
+            not_compared=tuple(
+                comparison for comparison in self.not_compared if comparison.task == task
+            ),
         )
 
 

@@ -215,7 +215,7 @@ class _FloorMeasurement:
             self.requests = {task: executor.requests(task, model.scorer) for task in default.scores}
         self.groups = default.groups
         scores = default.scores.values()
-        self.not_compared = tuple(left for task in scores for left in task.not_compared)
+        self.not_compared = tuple(comparison for task in scores for comparison in task.not_compared)
         tables = self._tables(default)
         planned, unmeasured = plan_variations(default.description, factors)
         self.unmeasured += unmeasured
@@ -251,7 +251,7 @@ class _FloorMeasurement:
             self._leave_out(variation, "; ".join(filter(None, (str(error), error.hint))))
             return
         self.variations.append(variation)
-        self.notes += [*(one.sentence for one in evaluation.findings), *evaluation.notes]
+        self.notes += [*(finding.sentence for finding in evaluation.findings), *evaluation.notes]
         for task, reason in inert.items():
             self._leave_out(variation, reason, task=task)
         varied: Sequence[ScoreTable] = [
@@ -259,19 +259,21 @@ class _FloorMeasurement:
         ]
         unchanged = [table for table in default if table.task not in inert]
         usual, varied = with_both_answers((unchanged, varied), (answered, evaluation.scores))
-        others = {
+        other_answers = {
             task: count_other_answers(answered[task].samples, scores.samples)
             for task, scores in evaluation.scores.items()
             if task in answered
         }
-        self.shifts += self._shifts(variation, usual, varied, others)
-        measured = {t: found for t, found in evaluation.divergences.items() if t not in inert}
+        self.shifts += self._shifts(variation, usual, varied, other_answers)
+        measured = {
+            t: divergence for t, divergence in evaluation.divergences.items() if t not in inert
+        }
         confidence = self.choices.gate.confidence
-        for found in measure_distribution_shifts(variation, measured, usual, confidence=confidence):
-            if isinstance(found, Unmeasured):
-                self.unmeasured.append(found)
+        for shift in measure_distribution_shifts(variation, measured, usual, confidence=confidence):
+            if isinstance(shift, Unmeasured):
+                self.unmeasured.append(shift)
             else:
-                self.distribution_shifts.append(found)
+                self.distribution_shifts.append(shift)
 
     def _evaluation(self, variation: Variation) -> Evaluation:
         """Score the model under a variation, beside the usual one where both fit.
@@ -327,33 +329,43 @@ class _FloorMeasurement:
         varied: Sequence[ScoreTable],
         others: Mapping[str, int | None],
     ) -> Iterator[Shift]:
-        usual, other = ({table.key: table for table in side} for side in (default, varied))
-        for found in self._compared(default, varied):
-            key = (found.task, found.filter, found.metric)
-            if found.sigma is None or found.sigma_interval is None or found.paired_stderr is None:
-                self._leave_out(variation, found.reason, task=found.task, metric=found.metric)
+        default_tables, varied_tables = (
+            {table.key: table for table in side} for side in (default, varied)
+        )
+        for comparison in self._compared(default, varied):
+            key = (comparison.task, comparison.filter, comparison.metric)
+            if (
+                comparison.sigma is None
+                or comparison.sigma_interval is None
+                or comparison.paired_stderr is None
+            ):
+                self._leave_out(
+                    variation, comparison.reason, task=comparison.task, metric=comparison.metric
+                )
                 continue
             # the aggregate of a group has no documents of its own
-            paired = pair(usual[key], other[key]) if key in usual else None
+            paired = (
+                pair(default_tables[key], varied_tables[key]) if key in default_tables else None
+            )
             spread = None if paired is None else document_differences(paired)
             yield Shift(
                 variation=variation.name,
-                task=found.task,
-                filter=found.filter,
-                metric=found.metric,
-                n=found.n_used,
-                sigma=found.sigma,
-                sigma_interval=found.sigma_interval,
-                paired_stderr=found.paired_stderr,
+                task=comparison.task,
+                filter=comparison.filter,
+                metric=comparison.metric,
+                n=comparison.n_used,
+                sigma=comparison.sigma,
+                sigma_interval=comparison.sigma_interval,
+                paired_stderr=comparison.paired_stderr,
                 document_sd=None if spread is None else spread.sd,
                 largest_difference=None if spread is None else spread.largest,
                 largest_document=None if spread is None else spread.doc_id,
-                flips=found.flips,
-                bit_identical=found.bit_identical,
-                method=found.method,
-                confidence=found.confidence,
-                caveats=found.caveats,
-                other_answers=others.get(found.task),
+                flips=comparison.flips,
+                bit_identical=comparison.bit_identical,
+                method=comparison.method,
+                confidence=comparison.confidence,
+                caveats=comparison.caveats,
+                other_answers=others.get(comparison.task),
             )
 
     def _compared(
@@ -362,12 +374,12 @@ class _FloorMeasurement:
         """Compare tasks, and the groups of which every task was varied."""
         gate = self.choices.gate
         of_tasks, undefined = split_comparable(compare_by_document(default, varied, gate=gate))
-        new = [one for one in undefined if one not in self.not_compared]
+        new = [entry for entry in undefined if entry not in self.not_compared]
         self.not_compared = (*self.not_compared, *new)
         tasks = {table.task for table in default}
         groups = [group for group in self.groups if tasks.issuperset(group.tasks)]
         compared = add_aggregates(of_tasks, (groups, groups), left_out=self.not_compared, gate=gate)
-        comparisons = [one.comparison for one in compared]
+        comparisons = [entry.comparison for entry in compared]
         self.group_keys |= floor_group_keys(floor_task_keys(default), comparisons)
         return comparisons
 
@@ -493,7 +505,9 @@ def _build_report(
     source: ModelSource, run: FloorRun, choices: Choices, options: CompareOptions
 ) -> FloorReport:
     gate = choices.gate
-    floors = tuple(_with_margin(one, run.tables, gate) for one in metric_floors(run.shifts))
+    floors = tuple(
+        _with_margin(metric_floor, run.tables, gate) for metric_floor in metric_floors(run.shifts)
+    )
     if not floors:
         reasons = "; ".join(dict.fromkeys(f"{u.name}: {u.reason}" for u in run.unmeasured))
         raise EvaluationError(
@@ -530,17 +544,17 @@ def _build_report(
 def _with_margin(floor: MetricFloor, tables: Sequence[ScoreTable], gate: Gate) -> MetricFloor:
     """With what the gate tolerates of the metric, in sigma of the default run."""
     margin = gate.margin_of(floor.task, floor.metric)
-    told = dataclasses.replace(floor, margin_text=margin.text)
+    described = dataclasses.replace(floor, margin_text=margin.text)
     if not gate.covers(floor.task, floor.filter, floor.metric):
-        return told
+        return described
     if margin.unit == "sigma":
-        return dataclasses.replace(told, margin=margin.value)
+        return dataclasses.replace(described, margin=margin.value)
     table = next(table for table in tables if table.key == floor.key)
     drift = estimate_drift(PairedScores(base=table, candidate=table), confidence=gate.confidence)
     try:
-        return dataclasses.replace(told, margin=tolerance_of(drift, table, margin).sigma)
+        return dataclasses.replace(described, margin=tolerance_of(drift, table, margin).sigma)
     except ValueError:  # it has no such margin: the gate would fail it, whatever its floor
-        return told
+        return described
 
 
 def _store(report: FloorReport, options: CompareOptions) -> FloorReport:
@@ -548,14 +562,14 @@ def _store(report: FloorReport, options: CompareOptions) -> FloorReport:
     if not report.model_key:
         return dataclasses.replace(report, notes=(*report.notes, _UNPROVEN_MODEL))
     store = FloorStore(open_cache_dir(options.cache_dir) / FLOORS_FOLDER)
-    kept: list[str] = []
+    paths: list[str] = []
     try:
         for task in dict.fromkeys(floor.task for floor in report.floors):
             document = floor_document(report.only(task))
             key = report.task_keys[task]
             path = store.put(report.model_key, key, report.environment_key, document)
-            kept.append(str(path))
+            paths.append(str(path))
     except StoreError as error:
         note = f"the floor could not be kept: {error}"
         report = dataclasses.replace(report, notes=(*report.notes, note))
-    return dataclasses.replace(report, kept=tuple(kept))
+    return dataclasses.replace(report, kept=tuple(paths))

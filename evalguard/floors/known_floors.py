@@ -37,11 +37,11 @@ def floor_model_key(description: ModelDescription) -> str:
     if identity is None:
         return ""
     arguments = identity.get("model_args")
-    kept = arguments if isinstance(arguments, Mapping) else {}
+    model_args = arguments if isinstance(arguments, Mapping) else {}
     return digest_of(
         {
             **{name: identity.get(name) for name in _MODEL_KEYS},
-            "model_args": {k: v for k, v in kept.items() if k not in _VARIED_KEYS},
+            "model_args": {k: v for k, v in model_args.items() if k not in _VARIED_KEYS},
         }
     )
 
@@ -190,10 +190,10 @@ class FloorStore:
     def others(self, model: str, task: str, environment: str) -> Iterator[dict[str, Any]]:
         """Yield the documents of all other environments."""
         path = self._path(model, task, environment)
-        for other in sorted(path.parent.glob("*.json")):
-            found = self._read(other) if other != path else None
-            if found is not None:
-                yield found
+        for file in sorted(path.parent.glob("*.json")):
+            document = self._read(file) if file != path else None
+            if document is not None:
+                yield document
 
     def put(self, model: str, task: str, environment: str, document: Mapping[str, Any]) -> Path:
         """Keep a document, and return its file.
@@ -318,16 +318,16 @@ def _given_floors(measured: MeasuredFloor, path: str, base: _FloorTarget) -> Flo
     elif base.environment_key != measured.environment_key:
         differs = _version_difference(measured.environment, base.environment)
         notes.append(f"the floor in {path} was measured in another environment ({differs})")
-    found, others = _fitting_tasks(measured, base)
-    if others:
+    fitting, unfitting = _fitting_tasks(measured, base)
+    if unfitting:
         notes.append(
-            f"the floor in {path} is not used for {', '.join(others)}: it was measured on other "
+            f"the floor in {path} is not used for {', '.join(unfitting)}: it was measured on other "
             "documents or prompts"
         )
     absent = [task for task in base.tasks if task not in measured.tasks]
     if absent:
         notes.append(f"the floor in {path} has no task {', '.join(absent)}")
-    return found, tuple(notes)
+    return fitting, tuple(notes)
 
 
 def _find_stored(base: _FloorTarget, options: CompareOptions) -> FloorsByTask:
@@ -335,16 +335,16 @@ def _find_stored(base: _FloorTarget, options: CompareOptions) -> FloorsByTask:
     if not base.model:
         return {}, ()
     store = FloorStore((options.cache_dir or default_cache_dir()).absolute() / FLOORS_FOLDER)
-    found: dict[str, MeasuredFloor] = {}
+    floors: dict[str, MeasuredFloor] = {}
     elsewhere: dict[str, list[str]] = {}
     for task, key in base.tasks.items():
         content = store.get(base.model, key, base.environment_key)
         if content is not None:
             measured = _read_stored_floor(content, store)
-            found |= {} if measured is None else _fitting_tasks(measured, base)[0]
+            floors |= {} if measured is None else _fitting_tasks(measured, base)[0]
             continue
-        for other in store.others(base.model, key, base.environment_key):
-            measured = _read_stored_floor(other, store)
+        for document in store.others(base.model, key, base.environment_key):
+            measured = _read_stored_floor(document, store)
             if measured is None:
                 continue
             differs = _version_difference(measured.environment, base.environment)
@@ -354,7 +354,7 @@ def _find_stored(base: _FloorTarget, options: CompareOptions) -> FloorsByTask:
         f"environment ({differs}) and is not used; evalguard floor measures one here"
         for differs, tasks in elsewhere.items()
     ]
-    return found, (*store.problems, *notes)
+    return floors, (*store.problems, *notes)
 
 
 def _read_stored_floor(content: Mapping[str, Any], store: FloorStore) -> MeasuredFloor | None:
@@ -371,8 +371,8 @@ def _fitting_tasks(
 ) -> tuple[dict[str, MeasuredFloor], list[str]]:
     """The tasks that ask the same, with the floor, and the tasks that ask something else."""
     same = {task for task, key in base.tasks.items() if measured.tasks.get(task) == key}
-    others = [task for task in base.tasks if task in measured.tasks and task not in same]
-    return dict.fromkeys(same, measured), others
+    unfitting = [task for task in base.tasks if task in measured.tasks and task not in same]
+    return dict.fromkeys(same, measured), unfitting
 
 
 def _version_difference(theirs: Mapping[str, Value], ours: Mapping[str, Value]) -> str:
@@ -388,8 +388,8 @@ def _add_floor(comparison: Comparison, floors: Mapping[str, MeasuredFloor]) -> C
     floor = measured.floors.get(comparison.key)
     if floor is None:
         return comparison
-    found = beside(comparison.sigma, floor, measured=measured.measured)
-    return replace(comparison, floor=found)
+    known = beside(comparison.sigma, floor, measured=measured.measured)
+    return replace(comparison, floor=known)
 
 
 def _add_kl_floor(
@@ -399,5 +399,5 @@ def _add_kl_floor(
     floor = None if measured is None else measured.distributions.get(distribution.task)
     if measured is None or floor is None or distribution.kl.value is None:
         return distribution
-    found = kl_beside(distribution.kl.value, floor, measured=measured.measured)
-    return replace(distribution, floor=found)
+    known = kl_beside(distribution.kl.value, floor, measured=measured.measured)
+    return replace(distribution, floor=known)

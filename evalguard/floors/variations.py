@@ -46,16 +46,16 @@ def plan_variations(
     for factor, values_of in _VALUES.items():
         if factor not in factors:
             continue
-        found = values_of(description)
-        if isinstance(found, str):
-            unmeasured.append(Unmeasured(factor=factor, name=_NAMES[factor], reason=found))
+        values = values_of(description)
+        if isinstance(values, str):
+            unmeasured.append(Unmeasured(factor=factor, name=_NAMES[factor], reason=values))
             continue
         default = _default_value(description, factor)
         varied += [
             Variation(
                 factor=factor, name=_variation_name(factor, value), value=value, default=default
             )
-            for value in found
+            for value in values
         ]
     return varied, unmeasured
 
@@ -95,19 +95,19 @@ def why_not_taken(variation: Variation, description: ModelDescription) -> str:
     """Why a variation that was applied is none, by what the loaded model shows; "" if it took."""
     if variation.factor == "repeat" or variation.value == WARM:
         return ""
-    found = description.computation.get(variation.factor)
+    value = description.computation.get(variation.factor)
     if variation.factor == "cache":
-        found = WARM if description.computation.get("prefix_cache") else COLD
-    if found == variation.value:
+        value = WARM if description.computation.get("prefix_cache") else COLD
+    if value == variation.value:
         return ""
-    return f"it did not take: {variation.value} was asked for, and the model has {found}"
+    return f"it did not take: {variation.value} was asked for, and the model has {value}"
 
 
 def _default_value(description: ModelDescription, factor: Factor) -> Value:
     """What a factor is in the default run."""
-    found = description.computation.get(factor)
+    value = description.computation.get(factor)
     budget = description.computation.get("token_budget")
-    return f"{budget} tokens" if factor == "batch_size" and found is None and budget else found
+    return f"{budget} tokens" if factor == "batch_size" and value is None and budget else value
 
 
 def _variation_name(factor: Factor, value: Value) -> str:
@@ -150,8 +150,8 @@ def _devices(description: ModelDescription) -> Sequence[Value] | str:
     default = description.computation.get("device")
     if default is None or description.model_type not in HF_TYPES:
         return f"model type '{description.model_type}' is not moved to another"
-    others = [kind for kind in _device_kinds() if kind != default]
-    return others or f"there is no other kind than {default} here"
+    other_kinds = [kind for kind in _device_kinds() if kind != default]
+    return other_kinds or f"there is no other kind than {default} here"
 
 
 def _device_kinds() -> Iterator[str]:

@@ -30,7 +30,7 @@ class ChatTask(Task):  # type: ignore[misc]
 
     def __init__(self, name: str, requests: Sequence[ChatRequest]) -> None:
         self._requests = tuple(requests)
-        self._docs = [{PLACE: n, **one.document} for n, one in enumerate(requests)]
+        self._docs = [{PLACE: n, **request.document} for n, request in enumerate(requests)]
         super().__init__(
             config={
                 "num_fewshot": 0, "output_type": self.OUTPUT_TYPE, "task": name, "repeats": 1,

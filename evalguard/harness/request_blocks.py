@@ -125,9 +125,9 @@ def _dealt(longest_first: Sequence[_Document], count: int) -> list[list[_Documen
     start = 0
     for row in range(rows):
         # Back and forth: else the first block would have the longer documents of every row.
-        for place in reversed(range(count)) if row % 2 else range(count):
-            end = start + _shares(sizes[place], rows)[row]
-            blocks[place] += longest_first[start:end]
+        for index in reversed(range(count)) if row % 2 else range(count):
+            end = start + _shares(sizes[index], rows)[row]
+            blocks[index] += longest_first[start:end]
             start = end
     return blocks
 

@@ -351,12 +351,12 @@ def documents_of(requests: TaskRequests, doc_ids: Collection[int]) -> TaskReques
         Requests with these documents, ascending, which know how many they were drawn from;
         everything else is that of all documents.
     """
-    kept = frozenset(doc_ids)
+    chosen = frozenset(doc_ids)
     return replace(
         requests,
-        doc_ids=tuple(doc_id for doc_id in requests.doc_ids if doc_id in kept),
-        requests=tuple(r for r in requests.requests if r.doc_id in kept),
+        doc_ids=tuple(doc_id for doc_id in requests.doc_ids if doc_id in chosen),
+        requests=tuple(r for r in requests.requests if r.doc_id in chosen),
         drawn_from=requests.drawn_from or requests.n_documents,
-        instances=tuple(i for i in requests.instances if i.doc_id in kept),
-        documents={key: value for key, value in requests.documents.items() if key in kept},
+        instances=tuple(i for i in requests.instances if i.doc_id in chosen),
+        documents={key: value for key, value in requests.documents.items() if key in chosen},
     )

@@ -111,11 +111,11 @@ def generated_answers(
 
 def _of(doc_id: int, items: Items) -> dict[str, dict[str, Any]]:
     """What a document has, filter -> metric -> item."""
-    found: dict[str, dict[str, Any]] = {}
+    by_filter: dict[str, dict[str, Any]] = {}
     for (filter_name, metric), by_document in items.items():
         if doc_id in by_document:
-            found.setdefault(filter_name, {})[metric] = by_document[doc_id]
-    return found
+            by_filter.setdefault(filter_name, {})[metric] = by_document[doc_id]
+    return by_filter
 
 
 # Seconds of one aggregation; a bootstrap runs it some 450 times.
@@ -237,9 +237,9 @@ def score_tables(
         if table.answers
     }
     samples = tuple(
-        sample(one, answers.items, given, cut=_depends_on_length(one))
-        | generated_answers(task_requests.lm_eval_task, answers, one)
-        for one in answers.documents
+        sample(document, answers.items, given, cut=_depends_on_length(document))
+        | generated_answers(task_requests.lm_eval_task, answers, document)
+        for document in answers.documents
     )
     if tables_of_answers is not None and answers.alone:
         asked = sorted(answers.documents, key=lambda document: document.doc_id)
@@ -256,13 +256,13 @@ def score_tables(
 
 
 def _longest(responses: Sequence[Response]) -> int:
-    found = 0
-    for one in responses:
-        written = 0 if one.generated is None else len(one.generated.ids)
-        if one.n_tokens == 0 or (one.text is not None and one.generated is None):
+    longest = 0
+    for response in responses:
+        written = 0 if response.generated is None else len(response.generated.ids)
+        if response.n_tokens == 0 or (response.text is not None and response.generated is None):
             return 0
-        found = max(found, one.n_tokens + written)
-    return found
+        longest = max(longest, response.n_tokens + written)
+    return longest
 
 
 def _table(
@@ -316,7 +316,7 @@ def _each_answer(
     """The metric of every single answer, where these are several or sampled."""
     if not answers.alone or statistics.aggregation != "mean" or not documents:
         return None
-    if max(len(one.responses) for one in documents) > 1:
+    if max(len(document.responses) for document in documents) > 1:
         doc_ids = [document.doc_id for document in documents]
         return each_answer(task, answers.alone.get(filter_name), metric, doc_ids)
     sampled = any(_temperature(document) > 0.0 for document in documents)
@@ -343,10 +343,10 @@ def _blank_table(
         higher_is_better=True,
         doc_ids=np.array([document.doc_id for document in documents], dtype=np.int64),
         values=np.zeros(len(documents)),
-        doc_hashes=tuple(one.doc_hash for one in asked),
-        prompt_hashes=tuple(one.prompt_hash for one in asked),
-        target_hashes=tuple(one.target_hash for one in asked),
-        asked_hashes=tuple(one.asked_hash for one in asked),
+        doc_hashes=tuple(document.doc_hash for document in asked),
+        prompt_hashes=tuple(document.prompt_hash for document in asked),
+        target_hashes=tuple(document.target_hash for document in asked),
+        asked_hashes=tuple(document.asked_hash for document in asked),
         token_hashes=tokens if all(tokens) else (),
         cut=tuple(_depends_on_length(document) for document in documents),
         n_total=task_requests.n_total,
@@ -377,9 +377,9 @@ def _uninformative(
 ) -> Uninformative | None:
     """Where the answers say nothing about the model."""
     options = [set(document.asked.options) for document in documents]
-    if options and all(len(one) == 1 for one in options):
+    if options and all(len(choices) == 1 for choices in options):
         return Uninformative(kind="one_option", documents=len(options), n=len(options))
-    told = [answer for document in documents for answer in document.responses]
+    responses = [answer for document in documents for answer in document.responses]
     if answers.alone:
         of_filter = answers.alone.get(table.filter)
         unfound = of_filter.missing if of_filter is not None else {}
@@ -392,8 +392,8 @@ def _uninformative(
                 for doc in (document.doc_id for document in documents)
             ],
         )
-    tokens = [answer.token_logprobs for answer in told if answer.token_logprobs is not None]
-    scored = np.concatenate(tokens) if tokens and len(tokens) == len(told) else np.empty(0)
+    tokens = [answer.token_logprobs for answer in responses if answer.token_logprobs is not None]
+    scored = np.concatenate(tokens) if tokens and len(tokens) == len(responses) else np.empty(0)
     few = len(scored) < _FEW_TOKENS or not np.isfinite(scored).all()
     if few or float(np.ptp(scored)) > _ROUNDING:
         return None
@@ -403,11 +403,13 @@ def _uninformative(
 def _equal_repeats(documents: Sequence[AnsweredDocument]) -> str:
     """Where sampled answers to a document are all the same text in (nearly) all documents."""
     several = [
-        one
-        for one in documents
-        if len(one.responses) > 1 and len(set(one.asked.arguments)) == 1 and _temperature(one) > 0.0
+        document
+        for document in documents
+        if len(document.responses) > 1
+        and len(set(document.asked.arguments)) == 1
+        and _temperature(document) > 0.0
     ]
-    equal = sum(len({answer.text for answer in one.responses}) == 1 for one in several)
+    equal = sum(len({answer.text for answer in document.responses}) == 1 for document in several)
     if len(several) < _FEW_REPEATED or equal < _NEARLY_ALL * len(several):
         return ""
     return (

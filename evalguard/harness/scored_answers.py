@@ -113,7 +113,7 @@ def score_alone(
     if task.OUTPUT_TYPE != "generate_until":
         return {}
     repeats = max((len(i.resps) for of in by_document.values() for i in of), default=0)
-    found = {}
+    by_filter = {}
     for ensemble in task._filters:
         steps = [make() for make in ensemble.filters]
         with task_code(what):
@@ -124,13 +124,13 @@ def score_alone(
                 doc_id: list(_scored(task_requests, doc_id, of, what))
                 for doc_id, of in walked.answers.items()
             }
-        found[str(ensemble.name)] = FilterAnswers(
+        by_filter[str(ensemble.name)] = FilterAnswers(
             missing=walked.missing if getattr(task, "FINDS_ANSWERS", True) else {},
             scores=scores,
             first_only=walked.whole and len(steps) == 1,
             extracts=walked.extracts,
         )
-    return found
+    return by_filter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,18 +152,18 @@ def _walk(steps: Sequence[Any], by_document: ByDocument) -> _Walked:
 
     instances = [instance for of in by_document.values() for instance in of]
     answers: list[list[Any]] = [list(instance.resps) for instance in instances]
-    missing = [[not str(one).strip() for one in of] for of in answers]
+    missing = [[not str(text).strip() for text in of] for of in answers]
     taken = 0
     for step in steps:
         if isinstance(step, TakeFirstFilter) or not _treats_one(step):
             break
-        given = [list(of) for of in step.apply(answers, [one.doc for one in instances])]
+        given = [list(of) for of in step.apply(answers, [instance.doc for instance in instances])]
         if [len(of) for of in given] != [len(of) for of in answers]:
             break
         answers = given
         if hasattr(step, "fallback"):
             missing = [
-                [was or one == step.fallback for was, one in zip(before, of, strict=True)]
+                [was or text == step.fallback for was, text in zip(before, of, strict=True)]
                 for before, of in zip(missing, answers, strict=True)
             ]
         taken += 1
@@ -191,12 +191,12 @@ def _by_repeat(
     by_document: ByDocument, of_instances: Sequence[Sequence[Any]]
 ) -> dict[int, list[list[Any]]]:
     """What each instance has per answer, as doc_id -> repeat -> instance."""
-    found, at = {}, 0
+    repeats, at = {}, 0
     for doc_id, instances in by_document.items():
         own = of_instances[at : at + len(instances)]
         at += len(instances)
-        found[doc_id] = [list(repeat) for repeat in zip(*own, strict=False)]
-    return found
+        repeats[doc_id] = [list(repeat) for repeat in zip(*own, strict=False)]
+    return repeats
 
 
 def _scored(
@@ -206,15 +206,15 @@ def _scored(
     doc = task_requests.documents[doc_id]
     for number, given in enumerate(answers, start=1):
         with task_code(f"{what}, document {doc_id}, answer {number}"):
-            found = task_requests.lm_eval_task.process_results(doc, list(given))
-        yield cast("Mapping[str, Any]", found)
+            metrics = task_requests.lm_eval_task.process_results(doc, list(given))
+        yield cast("Mapping[str, Any]", metrics)
 
 
 def single_scores(
     task: Task, alone: Mapping[str, FilterAnswers], doc_id: int
 ) -> dict[str, dict[str, list[float]]]:
     """A document's scores per answer, filter -> metric: of metrics that are means of numbers."""
-    found: dict[str, dict[str, list[float]]] = {}
+    scores: dict[str, dict[str, list[float]]] = {}
     for name, of_filter in alone.items():
         answers = of_filter.scores.get(doc_id, ())
         for metric in answers[0] if answers else ():
@@ -223,8 +223,8 @@ def single_scores(
             values = [_number(metrics.get(metric)) for metrics in answers]
             known = [value for value in values if value is not None and math.isfinite(value)]
             if len(known) == len(answers):
-                found.setdefault(name, {})[metric] = known
-    return found
+                scores.setdefault(name, {})[metric] = known
+    return scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +245,7 @@ def average_repeats(
     Args:
         items: lm-eval's own, from the first answers.
     """
-    found = {}
+    averaged = {}
     for key, first in items.items():
         of_filter = alone.get(key[0], FilterAnswers())
         aggregation, _ = aggregation_name(task_requests.lm_eval_task, key[1])
@@ -254,8 +254,8 @@ def average_repeats(
         values = _averages(key[1], first, of_filter.scores)
         if values is not None and values != first:
             repeats = max(map(len, of_filter.scores.values()))
-            found[key] = Averaged(items=values, repeats=repeats)
-    return found
+            averaged[key] = Averaged(items=values, repeats=repeats)
+    return averaged
 
 
 def _averages(
@@ -347,7 +347,7 @@ def score_answers(task_requests: TaskRequests, responses: Sequence[Response]) ->
     task, requests = task_requests.lm_eval_task, task_requests.requests
     if len(responses) != len(requests):
         raise ValueError(f"{len(requests)} requests have {len(responses)} responses")
-    responses = [_with_infinity(*one) for one in zip(requests, responses, strict=True)]
+    responses = [_with_infinity(*pair) for pair in zip(requests, responses, strict=True)]
     by_document = _fill(task_requests, responses)
     check_loglikelihoods(task_requests.task, _loglikelihoods(requests, responses))
     what = f"task '{task_requests.task}': its own code fails on the model's answers"
@@ -407,11 +407,11 @@ def _loglikelihoods(
     requests: Sequence[Request], responses: Sequence[Response]
 ) -> dict[int, list[float]]:
     """Log-likelihoods of each document's distinct requests, in their order."""
-    found: dict[int, dict[Any, float]] = defaultdict(dict)
+    by_document: dict[int, dict[Any, float]] = defaultdict(dict)
     for request, response in zip(requests, responses, strict=True):
         if response.loglikelihood is not None:
-            found[request.doc_id][str(request.arguments)] = response.loglikelihood
-    return {doc_id: list(of.values()) for doc_id, of in found.items()}
+            by_document[request.doc_id][str(request.arguments)] = response.loglikelihood
+    return {doc_id: list(of.values()) for doc_id, of in by_document.items()}
 
 
 def _filtered(
@@ -436,8 +436,8 @@ def _items(
             with task_code(f"{what}, document {doc_id}"):
                 # a copy: a task's own code may change the list
                 given = list(by_document[doc_id])
-                found = task_requests.lm_eval_task.process_results(doc, given)
-            for metric, item in found.items():
+                metrics = task_requests.lm_eval_task.process_results(doc, given)
+            for metric, item in metrics.items():
                 items[filter_name, metric][doc_id] = item
     return dict(items)
 
@@ -480,8 +480,8 @@ def _documents(
     for request, response in zip(task_requests.requests, responses, strict=True):
         answered[request.doc_id].append(response)
     for asked in requested_documents(task_requests):
-        told = tuple(answered[asked.doc_id])
-        yield AnsweredDocument(asked=asked, responses=told, token_hash=token_hash(told))
+        answers = tuple(answered[asked.doc_id])
+        yield AnsweredDocument(asked=asked, responses=answers, token_hash=token_hash(answers))
 
 
 def token_hash(responses: Sequence[Response]) -> str:
@@ -523,9 +523,9 @@ def given_answers(
 ) -> tuple[str, ...]:
     """What the documents were answered, as one metric sees it; () where any is unknown."""
     filtered = answers.filtered[filter_name]
-    found = [_answer(document, filtered[document.doc_id], metric) for document in documents]
-    known = tuple(answer for answer in found if answer is not None)
-    return known if len(known) == len(found) else ()
+    given = [_answer(document, filtered[document.doc_id], metric) for document in documents]
+    known = tuple(answer for answer in given if answer is not None)
+    return known if len(known) == len(given) else ()
 
 
 def _answer(document: AnsweredDocument, filtered: Sequence[Any], metric: str) -> str | None:

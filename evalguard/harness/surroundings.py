@@ -79,12 +79,12 @@ def executed_code() -> Iterator[list[CodeType]]:
     if not _hooked:
         sys.addaudithook(_note_executed)
         _hooked = True
-    found: list[CodeType] = []
-    _collecting.append(found)
+    collected: list[CodeType] = []
+    _collecting.append(collected)
     try:
-        yield found
+        yield collected
     finally:
-        _collecting.remove(found)
+        _collecting.remove(collected)
 
 
 _hooked = False
@@ -93,8 +93,8 @@ _collecting: list[list[CodeType]] = []
 
 def _note_executed(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "exec" and _collecting and isinstance(arguments[0], CodeType):
-        for found in _collecting:
-            found.append(arguments[0])
+        for codes in _collecting:
+            codes.append(arguments[0])
 
 
 @contextmanager
@@ -223,8 +223,8 @@ def describe_data(config: Mapping[str, Any]) -> dict[str, Value]:
     if os.path.isdir(path):
         return {}
     split = config.get("test_split") or config.get("validation_split")
-    told = {"dataset": path, "config": config.get("dataset_name"), "split": split}
-    return {name: str(value) for name, value in told.items() if value}
+    data = {"dataset": path, "config": config.get("dataset_name"), "split": split}
+    return {name: str(value) for name, value in data.items() if value}
 
 
 def find_broken_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -241,9 +241,9 @@ def find_broken_lines(path: Path) -> Iterator[tuple[int, str]]:
     if not any(line.strip() for line in lines):
         yield 0, "it holds no documents"
         return
-    found = [(at, fault) for at, line in enumerate(lines, 1) if (fault := _fault_of(line))]
-    if found and _fault_of(content, of_line=False):
-        yield from found
+    faults = [(at, fault) for at, line in enumerate(lines, 1) if (fault := _fault_of(line))]
+    if faults and _fault_of(content, of_line=False):
+        yield from faults
 
 
 def _fault_of(text: bytes, *, of_line: bool = True) -> str:
@@ -251,23 +251,23 @@ def _fault_of(text: bytes, *, of_line: bool = True) -> str:
     if not text.strip():
         return ""
     try:
-        found = json.loads(text, object_pairs_hook=_pairs)
+        parsed = json.loads(text, object_pairs_hook=_pairs)
     except UnicodeDecodeError as error:
         return f"not UTF-8 (byte 0x{text[error.start]:02x}, column {error.start + 1})"
     except json.JSONDecodeError as error:
         return f"not JSON: {error.msg}, column {error.colno}"
     except (ValueError, RecursionError) as error:
         return f"not JSON: {error}"
-    if of_line and not isinstance(found, dict):
+    if of_line and not isinstance(parsed, dict):
         return 'JSON, but no object: write {"field": value, ...}'
     return ""
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("a field stands in it twice")
-    return found
+    return fields
 
 
 # What of a task's configuration decides how a given answer is scored.
@@ -283,21 +283,23 @@ def describe_scoring(config: Mapping[str, Any]) -> dict[str, Value]:
 
     Of a function there is what lm-eval records, its source text or its name.
     """
-    told = {name: _comparable(config.get(name)) for name in SCORING_OPTIONS}
-    filters, metrics = (told.pop(name) for name in ("filter_list", "metric_list"))
+    scoring = {name: _comparable(config.get(name)) for name in SCORING_OPTIONS}
+    filters, metrics = (scoring.pop(name) for name in ("filter_list", "metric_list"))
     if isinstance(filters, list):
-        told["filter_list"] = {
-            str(one.get("name")): one.get("filter") for one in filters if isinstance(one, dict)
+        scoring["filter_list"] = {
+            str(entry.get("name")): entry.get("filter")
+            for entry in filters
+            if isinstance(entry, dict)
         }
     else:
-        told["filter_list"] = {"none": [{"function": "take_first"}]}
+        scoring["filter_list"] = {"none": [{"function": "take_first"}]}
     if isinstance(metrics, list):
-        told["metric_list"] = {
-            str(one.get("metric")): {name: of for name, of in one.items() if name != "metric"}
-            for one in metrics
-            if isinstance(one, dict)
+        scoring["metric_list"] = {
+            str(entry.get("metric")): {name: of for name, of in entry.items() if name != "metric"}
+            for entry in metrics
+            if isinstance(entry, dict)
         }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in scoring.items() if value is not None}
 
 
 def _comparable(value: Any) -> Value:
@@ -317,13 +319,13 @@ def read_task_data(task: Task) -> dict[str, Value]:
     """Return the same of a loaded task, with the commit of a dataset that was downloaded."""
     config = task.config
     names = ("dataset_path", "dataset_name", "test_split", "validation_split")
-    found = describe_data({name: getattr(config, name, None) for name in names})
+    described = describe_data({name: getattr(config, name, None) for name in names})
     data = getattr(task, "dataset", None)
-    if not found or not isinstance(data, Mapping):
-        return found
-    info = getattr(data.get(str(found.get("split"))), "info", None)
+    if not described or not isinstance(data, Mapping):
+        return described
+    info = getattr(data.get(str(described.get("split"))), "info", None)
     for url in getattr(info, "download_checksums", None) or ():
         downloaded = _DOWNLOADED.match(str(url))
         if downloaded:
-            return {**found, "dataset": downloaded[1], "revision": downloaded[2]}
-    return found
+            return {**described, "dataset": downloaded[1], "revision": downloaded[2]}
+    return described

@@ -60,10 +60,10 @@ def _requests(path: Path, file: BinaryIO) -> Iterator[ChatRequest]:
     names: dict[str, int] = {}
     read = 0
     for number, raw in _lines(path, file):
-        place = f"{path}, line {number}"
-        request = _request(raw, place)
+        where = f"{path}, line {number}"
+        request = _request(raw, where)
         if request.name and names.setdefault(request.name, number) != number:
-            _refuse(place, f"'{request.name}' is the id of line {names[request.name]} too")
+            _refuse(where, f"'{request.name}' is the id of line {names[request.name]} too")
         read += 1
         yield request
     if not read:
@@ -89,30 +89,30 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 def _request(raw: bytes, place: str) -> ChatRequest:
     try:
-        found = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
-        json.dumps(found, ensure_ascii=False).encode("utf-8")  # half a surrogate pair is no text
+        content = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+        json.dumps(content, ensure_ascii=False).encode("utf-8")  # half a surrogate pair is no text
     except UnicodeError:
         _refuse(place, "it is not UTF-8")
     except (ValueError, RecursionError) as error:
         _refuse(place, f"it is not JSON: {error}")
-    if not isinstance(found, dict):
-        _refuse(place, f"it is {_kind(found)}, not a request", _FORM)
-    name = found.get("custom_id", found.get("id"))
-    if isinstance(found.get("body"), dict):
-        endpoint = found.get("url")
+    if not isinstance(content, dict):
+        _refuse(place, f"it is {_kind(content)}, not a request", _FORM)
+    name = content.get("custom_id", content.get("id"))
+    if isinstance(content.get("body"), dict):
+        endpoint = content.get("url")
         if isinstance(endpoint, str) and not endpoint.endswith(_ENDPOINT):
             _refuse(place, f"it asks {endpoint}, not .../v1{_ENDPOINT}", _FORM)
-        found = found["body"]
+        content = content["body"]
     if name is not None and not isinstance(name, (str, int)):
         _refuse(place, f"its id is {_kind(name)}")
     left_out = ("id", "custom_id", "model", "messages", "tools", "tool_choice", "response_format")
     request = ChatRequest(
         name="" if name is None else str(name),
-        messages=tuple(_messages(found, place)),
-        tools=tuple(_tools(found, place)),
-        tool_choice=found.get("tool_choice"),
-        response_format=found.get("response_format"),
-        parameters={key: value for key, value in found.items() if key not in left_out},
+        messages=tuple(_messages(content, place)),
+        tools=tuple(_tools(content, place)),
+        tool_choice=content.get("tool_choice"),
+        response_format=content.get("response_format"),
+        parameters={key: value for key, value in content.items() if key not in left_out},
     )
     _check_choice(request, place)
     _check_format(request.response_format, place)
@@ -263,7 +263,7 @@ def _check_parameters(given: Mapping[str, Any], place: str) -> None:
         _refuse(place, f"n is {given['n']}: a request has one answer here", "repeat the line")
     stop = given.get("stop")
     texts = stop if isinstance(stop, list) else [stop]
-    if stop is not None and not all(isinstance(one, str) and one for one in texts):
+    if stop is not None and not all(isinstance(text, str) and text for text in texts):
         _refuse(place, "stop is no text, nor a list of texts")
 
 

@@ -136,25 +136,25 @@ class TaskIndex:
 
     def data_files(self, name: str) -> tuple[Path, ...]:
         """JSON files on this machine that a task, or the tasks of a group or tag, are made from."""
-        found: dict[Path, None] = {}
+        files: dict[Path, None] = {}
         for leaf in self._leaves(name):
             entry = self.manager.task_index.get(leaf)
             config = (entry.cfg if entry is not None else None) or {}
             arguments = config.get("dataset_kwargs")
             if config.get("dataset_path") == "json" and isinstance(arguments, dict):
-                found.update(dict.fromkeys(_local_files(arguments.get("data_files"))))
-        return tuple(found)
+                files.update(dict.fromkeys(_local_files(arguments.get("data_files"))))
+        return tuple(files)
 
     def datasets(self, name: str) -> tuple[str, ...]:
         """Names of the datasets that a task, or the tasks of a group or tag, are made from."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for leaf in self._leaves(name):
             entry = self.manager.task_index.get(leaf)
             config = (entry.cfg if entry is not None else None) or {}
             if path := config.get("dataset_path"):
                 part = config.get("dataset_name")
-                found[f"{path} ({part})" if part else str(path)] = None
-        return tuple(found)
+                names[f"{path} ({part})" if part else str(path)] = None
+        return tuple(names)
 
     def _read(self, *, include_defaults: bool) -> TaskManager:
         from lm_eval.tasks import TaskManager
@@ -167,9 +167,9 @@ class TaskIndex:
         """Whether the index read so far suffices for a name, a group's members included."""
         if _is_file(name):
             return True
-        found = self._matches(name)
+        matches = self._matches(name)
         # A wildcard may have more matches among lm-eval's own tasks.
-        if not found or any(mark in name for mark in _WILDCARDS):
+        if not matches or any(mark in name for mark in _WILDCARDS):
             return False
         return all(leaf in self.manager.task_index for leaf in self._leaves(name))
 
@@ -194,9 +194,9 @@ class TaskIndex:
     def _expand(self, name: str) -> tuple[str, ...]:
         if name not in self.manager.task_index and _is_file(name):
             return (name,)
-        found = self._matches(name)
-        if found:
-            return found
+        matches = self._matches(name)
+        if matches:
+            return matches
         raise self._unknown(name, self.manager.all_tasks)
 
     def _is_nowhere(self, name: str) -> bool:
@@ -255,8 +255,8 @@ def _local_files(named: object) -> Iterator[Path]:
     if isinstance(named, str) and "://" not in named:
         yield from (Path(path) for path in sorted(glob.glob(named, recursive=True)))
     elif isinstance(named, (list, dict)):
-        for one in named.values() if isinstance(named, dict) else named:
-            yield from _local_files(one)
+        for value in named.values() if isinstance(named, dict) else named:
+            yield from _local_files(value)
 
 
 def _refuse_special_files(folder: Path) -> None:
@@ -314,8 +314,8 @@ class TaskSet:
         """Names of the tasks that score given texts; the others have answers generated."""
         return tuple(
             name
-            for name, one in self._tasks.items()
-            if one.get_config("output_type") != "generate_until"
+            for name, task in self._tasks.items()
+            if task.get_config("output_type") != "generate_until"
         )
 
     def requests(self, task_name: str, *, render_chat: RenderChat | None = None) -> TaskRequests:
@@ -458,13 +458,13 @@ def _load_error(index: TaskIndex, name: str, error: Exception) -> EvalguardError
         return EvaluationError(f"task '{name}' cannot be loaded: {refused}", hint=HF_HINT)
     for path in index.data_files(name):
         for line, fault in islice(find_broken_lines(path), 1):
-            place = f"{path}:{line}" if line else str(path)
+            where = f"{path}:{line}" if line else str(path)
             return UsageError(
-                f"task '{name}' cannot be loaded: {place}: {fault}",
+                f"task '{name}' cannot be loaded: {where}: {fault}",
                 hint="its data is a JSON object a line; `evalguard check` names every such line of "
                 "a guard file's tasks",
             )
-    found = f"{type(error).__name__}: {error}"
+    cause = f"{type(error).__name__}: {error}"
     if not isinstance(error, (OSError, DatasetsError)):
         return EvaluationError(
             f"task '{name}' cannot be loaded: {type(error).__name__}",
@@ -473,9 +473,9 @@ def _load_error(index: TaskIndex, name: str, error: Exception) -> EvalguardError
         )
     datasets = index.datasets(name)
     named = [data for data in datasets if data.split(" ")[0] in str(error)] or list(datasets)
-    data = ", ".join(f"'{one}'" for one in named[:3]) + (", ..." if len(named) > 3 else "")
+    data = ", ".join(f"'{dataset}'" for dataset in named[:3]) + (", ..." if len(named) > 3 else "")
     return EvaluationError(
-        f"task '{name}' cannot be loaded: its data ({data or 'unnamed'}) cannot be had: {found}",
+        f"task '{name}' cannot be loaded: its data ({data or 'unnamed'}) cannot be had: {cause}",
         hint="a hub dataset needs a network once (and HF_HUB_OFFLINE, HF_DATASETS_OFFLINE unset); "
         "a local one needs its file where the task's YAML says",
     )

@@ -50,13 +50,13 @@ def check_annotated(name: str, value: Value, annotation: Any) -> None:
         UsageError: naming what may stand there.
     """
     allowed = list(_alternatives(annotation))
-    if value is None or any(_fits(value, one) for one in allowed):
+    if value is None or any(_fits(value, kind) for kind in allowed):
         return
-    words = [str(one) for kind in allowed for one in _literals(kind) if one is not None]
-    wanted = dict.fromkeys(_WORDS.get(one, "") or _kind_word(one) for one in allowed)
+    words = [str(literal) for kind in allowed for literal in _literals(kind) if literal is not None]
+    wanted = dict.fromkeys(_WORDS.get(kind, "") or _kind_word(kind) for kind in allowed)
     if words:
         wanted[f"one of {', '.join(words)}"] = None
-    described = " or ".join(one for one in wanted if one)
+    described = " or ".join(word for word in wanted if word)
     raise UsageError(
         f"model_args.{name}: {value!r} is not {described}{nearest(str(value), words)}",
         target=f"model_args.{name.partition('.')[0]}",
@@ -68,8 +68,8 @@ def _alternatives(annotation: Any) -> Iterator[Any]:
     annotation = getattr(annotation, "__value__", annotation)
     origin = typing.get_origin(annotation)
     if origin in _UNIONS:
-        for one in typing.get_args(annotation):
-            yield from _alternatives(one)
+        for member in typing.get_args(annotation):
+            yield from _alternatives(member)
     elif origin is typing.Annotated:
         yield from _alternatives(typing.get_args(annotation)[0])
     else:
@@ -78,13 +78,13 @@ def _alternatives(annotation: Any) -> Iterator[Any]:
 
 def _literals(kind: Any) -> tuple[Any, ...]:
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return tuple(one.value for one in kind)
+        return tuple(member.value for member in kind)
     return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
 
 
 def _fits(value: Value, kind: Any) -> bool:
     if _literals(kind):
-        return any(type(value) is type(one) and value == one for one in _literals(kind))
+        return any(type(value) is type(literal) and value == literal for literal in _literals(kind))
     kind = typing.get_origin(kind) or kind
     if not isinstance(kind, type) or kind in (object, ANYTHING):
         return True

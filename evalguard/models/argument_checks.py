@@ -321,7 +321,7 @@ def _transformers_takes(name: str, folder: Path | None) -> bool:
 
     word = re.escape(name)
     loaders = (PreTrainedModel.from_pretrained, auto_factory._BaseAutoModelClass.from_pretrained)
-    if any(re.search(rf"\b{word}\"?\s*[:=,)]", inspect.getsource(one)) for one in loaders):
+    if any(re.search(rf"\b{word}\"?\s*[:=,)]", inspect.getsource(loader)) for loader in loaders):
         return True
     if folder is not None:
         try:

@@ -229,17 +229,17 @@ def check_device(asked: Any) -> None:
     import torch
 
     wanted = read_device(asked)
-    found = {
+    count = {
         "cuda": torch.cuda.device_count(),
         "mps": int(torch.backends.mps.is_available()),
     }.get(wanted.type)
-    if found is not None and (wanted.index or 0) >= found:
+    if count is not None and (wanted.index or 0) >= count:
         raise UsageError(
             f"device '{asked}' is not to be had: torch {torch.__version__} finds "
-            f"{found or 'no'} {wanted.type} device{'s' if found > 1 else ''} here",
-            hint=_missing_device_hint(wanted, found),
+            f"{count or 'no'} {wanted.type} device{'s' if count > 1 else ''} here",
+            hint=_missing_device_hint(wanted, count),
         )
-    if found is None:
+    if count is None:
         _check_other_device(asked, wanted)
 
 
@@ -310,23 +310,23 @@ def constructor_parameters(loader: type[LM]) -> dict[str, inspect.Parameter]:
 
     Annotations are types: those of a base where a class has none, ``ANYTHING`` where none is read.
     """
-    found: dict[str, inspect.Parameter] = {}
+    by_name: dict[str, inspect.Parameter] = {}
     for kind in loader.__mro__:
         constructor = vars(kind).get("__init__")
         if constructor is None or kind is object:
             continue
         parameters = inspect.signature(constructor).parameters.values()
-        for one in parameters:
-            if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
-                kept = found.get(one.name, one)
-                if kept.annotation is ANYTHING or kept is one:
-                    known = read_annotation(one.annotation, constructor.__globals__)
-                    kept = kept.replace(annotation=known)
-                found[one.name] = kept
+        for parameter in parameters:
+            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                declared = by_name.get(parameter.name, parameter)
+                if declared.annotation is ANYTHING or declared is parameter:
+                    known = read_annotation(parameter.annotation, constructor.__globals__)
+                    declared = declared.replace(annotation=known)
+                by_name[parameter.name] = declared
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
-    found.pop("self", None)
-    return found
+    by_name.pop("self", None)
+    return by_name
 
 
 def check_shows_likelihoods(model_type: str, model: str, task: str) -> None:

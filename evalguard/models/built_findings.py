@@ -36,8 +36,8 @@ def list_built_findings(pretrained: object) -> Iterator[Finding]:
 
 
 def _list_merge_findings(facts: dict[str, Any]) -> Iterator[Finding]:
-    method, dtype, found = str(facts["method"]), str(facts["dtype"]), facts["deltas"]
-    counts = {name: count for name, count in found.items() if isinstance(count, int)}
+    method, dtype, deltas = str(facts["method"]), str(facts["dtype"]), facts["deltas"]
+    counts = {name: count for name, count in deltas.items() if isinstance(count, int)}
     for name in facts["unused"]:
         yield Finding(
             kind="setting_unread",
@@ -48,7 +48,7 @@ def _list_merge_findings(facts: dict[str, Any]) -> Iterator[Finding]:
     trained, added = counts["trained"], counts["added"]
     lost = counts["lost_before"] + counts["lost_in_merge"]
     if lost > _TOLD * trained:
-        worst = found["tensors"][0]
+        worst = deltas["tensors"][0]
         share = worst["lost"] / worst["trained"]
         yield Finding(
             kind="deltas_lost",

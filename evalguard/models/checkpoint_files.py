@@ -44,10 +44,10 @@ def find_model_type(path: Path) -> str:
         return "hf"
     # A .pth of a folder may be anybody's, and an .xml is a graph only beside its numbers.
     graphs = {name for name in names if name.removesuffix(".xml") + ".bin" in names}
-    found = {Path(name).suffix.lower() for name in names} - {".pth", ".xml"}
-    found |= {".xml"} if graphs else set()
-    found |= {".onnx"} if any(path.glob("onnx/*.onnx")) else set()  # where exporters put it
-    return next((kind for suffix, kind in _TYPES_OF_FILES.items() if suffix in found), "hf")
+    suffixes = {Path(name).suffix.lower() for name in names} - {".pth", ".xml"}
+    suffixes |= {".xml"} if graphs else set()
+    suffixes |= {".onnx"} if any(path.glob("onnx/*.onnx")) else set()  # where exporters put it
+    return next((kind for suffix, kind in _TYPES_OF_FILES.items() if suffix in suffixes), "hf")
 
 
 def find_local_folder(name: str) -> Path | None:
@@ -98,9 +98,9 @@ def check_model_folder(
         if path.suffix in _PICKLE_SUFFIXES and not path.name.startswith(_TRAINER_FILES)
     ]
     if pickled and not tensors and not allow_pickle:
-        other = _hint_of_type(folder)
-        if other:
-            raise EvaluationError(f"{folder} has no weights of transformers", hint=other)
+        hint = _hint_of_type(folder)
+        if hint:
+            raise EvaluationError(f"{folder} has no weights of transformers", hint=hint)
         raise pickle_error(str(pickled[0]))
     for path in tensors:
         _check_safetensors(path)
@@ -120,7 +120,7 @@ def check_weights(folder: Path) -> None:
                 f"{first} of {folder} names {file}, which is not there",
                 hint="copy or download this file again",
             )
-    if not any(one.suffix not in _BESIDE_WEIGHTS for one in folder.rglob("*") if one.is_file()):
+    if not any(path.suffix not in _BESIDE_WEIGHTS for path in folder.rglob("*") if path.is_file()):
         raise EvaluationError(
             f"{folder} holds no weights", hint=f"looked for {', '.join(_SAFETENSORS_NAMES)}"
         )
@@ -157,13 +157,13 @@ def hub_snapshot(name: str, revision: str, subfolder: str = "") -> Path | None:
 
     file = f"{subfolder}/config.json" if subfolder else "config.json"
     try:
-        found = try_to_load_from_cache(name, file, revision=revision)
+        config_file = try_to_load_from_cache(name, file, revision=revision)
     except ValueError:  # a name that no hub model can have: a folder that is not there
         return None
-    if not isinstance(found, str):
+    if not isinstance(config_file, str):
         return None
     # .../snapshots/<commit>/<file>
-    return Path(found).parents[file.count("/")]
+    return Path(config_file).parents[file.count("/")]
 
 
 def find_current_commit(name: str, revision: str, subfolder: str = "") -> str | None:
@@ -179,10 +179,10 @@ def find_current_commit(name: str, revision: str, subfolder: str = "") -> str | 
         return here
     url = hf_hub_url(name, "config.json", subfolder=subfolder or None, revision=revision)
     try:
-        told = get_hf_file_metadata(url, timeout=HUB_TIMEOUT).commit_hash
+        current = get_hf_file_metadata(url, timeout=HUB_TIMEOUT).commit_hash
     except Exception:  # noqa: BLE001 - network, hub or gate: loading says what is wrong
         return None
-    return here if told == here else None
+    return here if current == here else None
 
 
 def pickle_error(path: str) -> EvaluationError:
@@ -231,18 +231,18 @@ class CheckpointFiles:
         """How the weights are quantised in the files, "" if they are not."""
         inner = self.config.get("text_config")
         nested = inner.get("quantization_config") if isinstance(inner, dict) else None
-        found = self.config.get("quantization_config") or nested
-        if not found:
+        settings = self.config.get("quantization_config") or nested
+        if not settings:
             return ""
-        return str(found.get("quant_method") or "some method")
+        return str(settings.get("quant_method") or "some method")
 
 
 def split_revision(name: str) -> tuple[str, str]:
     """Split ``owner/name@revision``; a folder, and a hub id without one, are at "main"."""
     if Path(name).expanduser().exists() or "@" not in name:
         return name, "main"
-    place, _, revision = name.rpartition("@")
-    return place, revision
+    source, _, revision = name.rpartition("@")
+    return source, revision
 
 
 def find_checkpoint_files(name: str, *, allow_pickle: bool) -> CheckpointFiles:
@@ -256,24 +256,24 @@ def find_checkpoint_files(name: str, *, allow_pickle: bool) -> CheckpointFiles:
         EvaluationError: no such checkpoint, no weights in it, a damaged file, or pickled weights
             that were not allowed.
     """
-    place, revision = split_revision(name)
-    folder = find_local_folder(place)
+    source, revision = split_revision(name)
+    folder = find_local_folder(source)
     if folder is not None:
         check_model_folder(folder, allow_pickle=allow_pickle)
-        place = str(folder)
-    config = _find_file(place, "config.json", revision)
+        source = str(folder)
+    config = _find_file(source, "config.json", revision)
     if config is None:
         raise EvaluationError(
             f"checkpoint {name} cannot be had: it has no config.json, here or on the hub",
             hint=_CHECKPOINT_HINT,
         )
     for single, index in (_SAFETENSORS_NAMES, _PICKLED_NAMES):
-        found = _find_weights(place, single, index, revision)
-        if found:
+        weights = _find_weights(source, single, index, revision)
+        if weights:
             if single in _PICKLED_NAMES and not allow_pickle:
-                raise pickle_error(str(found[0]))
+                raise pickle_error(str(weights[0]))
             stored = json.loads(read_regular_text(config))
-            return CheckpointFiles(name=name, files=found, config=stored)
+            return CheckpointFiles(name=name, files=weights, config=stored)
     raise EvaluationError(
         f"{name} holds no weights that can be read",
         hint=f"looked for {', '.join(_SAFETENSORS_NAMES)}",
@@ -289,12 +289,12 @@ def find_gguf_file(model_args: Mapping[str, Any]) -> Path | None:
     file = model_args.get("gguf_file")
     if not file:
         return None
-    place, revision = str(model_args["pretrained"]), str(model_args.get("revision") or "main")
+    source, revision = str(model_args["pretrained"]), str(model_args.get("revision") or "main")
     inside = "/".join(part for part in (str(model_args.get("subfolder") or ""), str(file)) if part)
-    found = _find_file(place, inside, revision)
-    if found is None:
-        raise EvaluationError(f"{place} has no file {inside}", hint=_CHECKPOINT_HINT)
-    return found
+    path = _find_file(source, inside, revision)
+    if path is None:
+        raise EvaluationError(f"{source} has no file {inside}", hint=_CHECKPOINT_HINT)
+    return path
 
 
 def _find_weights(place: str, single: str, index: str, revision: str) -> tuple[Path, ...]:
@@ -320,7 +320,7 @@ def _find_file(place: str, file: str, revision: str) -> Path | None:
     from transformers.utils import cached_file
 
     try:
-        found = cached_file(
+        path = cached_file(
             place, file, revision=revision, _raise_exceptions_for_missing_entries=False
         )
     except (OSError, ValueError) as error:
@@ -328,7 +328,7 @@ def _find_file(place: str, file: str, revision: str) -> Path | None:
             f"checkpoint {place} cannot be had: {' '.join(str(error).split())}",
             hint=_CHECKPOINT_HINT,
         ) from error
-    return Path(found) if found else None
+    return Path(path) if path else None
 
 
 def open_stored_tensors(files: CheckpointFiles, stack: ExitStack) -> dict[str, Any]:
@@ -337,7 +337,7 @@ def open_stored_tensors(files: CheckpointFiles, stack: ExitStack) -> dict[str, A
     The files stay open as long as the stack is.
     """
     read = _read_pickled if files.pickled else _read_lazily
-    return {name: one for path in files.files for name, one in read(path, stack)}
+    return {name: tensor for path in files.files for name, tensor in read(path, stack)}
 
 
 def shape_of(stored: Any) -> tuple[int, ...]:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 def computing_dtype(model: torch.nn.Module) -> str:
     """Name the dtype of most of a model's weights, by their number of elements."""
-    told = getattr(model, "computes_in", "")  # of a model in a process of its own
-    if told:
-        return str(told)
+    declared = getattr(model, "computes_in", "")  # of a model in a process of its own
+    if declared:
+        return str(declared)
     counts: Counter[str] = Counter()
     for parameter in model.parameters():
         if parameter.is_floating_point():
@@ -58,18 +58,20 @@ def map_loading_names(model: PreTrainedModel, stored: Iterable[str]) -> dict[str
     mapping = list_weight_conversions(model)
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
-    targets = {name: one.target_patterns for one in converters for name in one.source_patterns}
+    targets = {
+        name: entry.target_patterns for entry in converters for name in entry.source_patterns
+    }
     state: dict[str, Any] = model.state_dict()
     prefix = model.base_model_prefix
-    found: dict[str, LoadTarget] = {}
+    load_targets: dict[str, LoadTarget] = {}
     for key in stored:
         name, pattern = rename_source_key(key, renamings, converters, prefix, state)
         if name not in state and key in state:  # it has its final name, which a renaming changed
             name, pattern = key, None
         if name in state:
             names = _all_targets(name, targets.get(pattern or "", ()), state)
-            found[key] = LoadTarget(names=names, converted=pattern is not None)
-    return found
+            load_targets[key] = LoadTarget(names=names, converted=pattern is not None)
+    return load_targets
 
 
 def list_weight_conversions(model: PreTrainedModel) -> list[Any]:
@@ -95,9 +97,9 @@ def map_tied_names(model: PreTrainedModel) -> dict[str, str]:
 
 def _all_targets(name: str, patterns: Iterable[str], state: Mapping[str, Any]) -> tuple[str, ...]:
     """All that one conversion makes; transformers calls it by the first of them."""
-    first, *others = [*patterns] or [""]
-    made = (name.replace(first, other) for other in others)
-    return (name, *(other for other in made if other in state))
+    first, *other_patterns = [*patterns] or [""]
+    made = (name.replace(first, pattern) for pattern in other_patterns)
+    return (name, *(target for target in made if target in state))
 
 
 def read_checkpoint_tensors(
@@ -136,7 +138,7 @@ def read_checkpoint_tensors(
     read = _load_wanted(twin, files, {*wanted})
     own = model.state_dict()
     moved: dict[int, torch.Tensor] = {}  # tied tensors stay one
-    return {one: moved.setdefault(id(read[one]), read[one].to(own[one].device)) for one in wanted}
+    return {key: moved.setdefault(id(read[key]), read[key].to(own[key].device)) for key in wanted}
 
 
 def _refuse_quantised(model: PreTrainedModel, files: CheckpointFiles) -> None:
@@ -207,7 +209,9 @@ def _load_wanted(
 
 def _add_tied(twin: PreTrainedModel, tied: dict[str, str]) -> dict[str, torch.Tensor]:
     """What was read by name, tied tensors under both of their names."""
-    read = {name: one for name, one in twin.state_dict().items() if one.device.type != "meta"}
+    read = {
+        name: tensor for name, tensor in twin.state_dict().items() if tensor.device.type != "meta"
+    }
     for name, source in tied.items():
         if source in read:
             read.setdefault(name, read[source])
@@ -223,11 +227,11 @@ def _check_complete(
     report: Any,
     names: dict[str, LoadTarget],
 ) -> None:
-    others = sorted(one for one in report.mismatched_keys if one[0] in wanted)
-    if others:
-        shown = [f"{name}: {list(stored)} there, {list(own)} here" for name, stored, own in others]
+    wrong = sorted(mismatch for mismatch in report.mismatched_keys if mismatch[0] in wanted)
+    if wrong:
+        shown = [f"{name}: {list(stored)} there, {list(own)} here" for name, stored, own in wrong]
         raise SettingError(
-            f"{checkpoint} has other shapes for {len(others)} of the weights ({_first_few(shown)})",
+            f"{checkpoint} has other shapes for {len(wrong)} of the weights ({_first_few(shown)})",
             hint="only models of one shape can exchange weights",
         )
     lacking = sorted(wanted - read.keys())

@@ -64,12 +64,12 @@ def compare_configs(base: Any, candidate: Any) -> tuple[ConfigDifference, ...]:
     as a whole. A key that only one of them has is None in the other one.
     """
     known = _config_attributes(_default_like(candidate))
-    found = _find_differences(_config_attributes(base), _config_attributes(candidate), "")
+    differences = _find_differences(_config_attributes(base), _config_attributes(candidate), "")
     return tuple(
         ConfigDifference(
-            path=path, base=one, candidate=other, known=path.partition(".")[0] in known
+            path=path, base=ours, candidate=theirs, known=path.partition(".")[0] in known
         )
-        for path, one, other in found
+        for path, ours, theirs in differences
     )
 
 
@@ -84,14 +84,14 @@ def _find_differences(
     for name in dict.fromkeys((*base, *candidate)):
         if not is_computed_with(name):
             continue
-        one, other = base.get(name, _ABSENT), candidate.get(name, _ABSENT)
-        if _is_nested(one) and _is_nested(other):
-            inner, others = _config_attributes(one), _config_attributes(other)
-            if not isinstance(one, Mapping) or inner.keys() == others.keys():
-                yield from _find_differences(inner, others, f"{prefix}{name}.")
+        ours, theirs = base.get(name, _ABSENT), candidate.get(name, _ABSENT)
+        if _is_nested(ours) and _is_nested(theirs):
+            our_inner, their_inner = _config_attributes(ours), _config_attributes(theirs)
+            if not isinstance(ours, Mapping) or our_inner.keys() == their_inner.keys():
+                yield from _find_differences(our_inner, their_inner, f"{prefix}{name}.")
                 continue
-        if not _same_value(one, other):
-            yield prefix + name, to_json_value(one), to_json_value(other)
+        if not _same_value(ours, theirs):
+            yield prefix + name, to_json_value(ours), to_json_value(theirs)
 
 
 def _is_nested(value: Any) -> bool:

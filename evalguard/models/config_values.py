@@ -108,9 +108,9 @@ def _refusal(path: str, value: Value, wanted: str, known: set[str] | None = None
 
 def _numbers_in(value: object) -> Iterator[float]:
     """A number, or those of a list: of one for each layer, or several token ids."""
-    for one in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(one, (int, float)) and not isinstance(one, bool):
-            yield one
+    for number in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(number, (int, float)) and not isinstance(number, bool):
+            yield number
 
 
 def _held(config: Any, path: str) -> Any:
@@ -120,8 +120,8 @@ def _held(config: Any, path: str) -> Any:
 
 
 def _whole(holder: Any, name: str) -> int:
-    found = holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
-    return found if type(found) is int else 0
+    value = holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+    return value if type(value) is int else 0
 
 
 def _vocabulary(config: Any) -> float:

@@ -105,16 +105,16 @@ def read_computation(lm: Any) -> dict[str, Value]:
 
 def _concurrency(lm: Any) -> dict[str, Value]:
     """Requests in flight, of a model behind a server that shows it."""
-    found = getattr(lm, "num_concurrent", getattr(lm, "_concurrent", None))
-    return {"concurrency": found} if isinstance(found, int) else {}
+    number = getattr(lm, "num_concurrent", getattr(lm, "_concurrent", None))
+    return {"concurrency": number} if isinstance(number, int) else {}
 
 
 def _prefix_cache(lm: Any) -> dict[str, Value]:
     """Of a server None, which does not say; an engine in this process has it as an attribute."""
     if is_served(lm):
         return {"prefix_cache": None}
-    found = getattr(lm, "prefix_cache", None)
-    return {"prefix_cache": found} if isinstance(found, bool) else {}
+    enabled = getattr(lm, "prefix_cache", None)
+    return {"prefix_cache": enabled} if isinstance(enabled, bool) else {}
 
 
 def _device_kind(lm: Any) -> str | None:
@@ -194,18 +194,18 @@ def _name_non_finite(value: Value) -> Value:
 
 
 def _quantisation(value: Any) -> Value:
-    told = to_json_value(value)
-    if not isinstance(told, Mapping):
-        return None if told is None else str(told)
-    bits = next((told[name] for name in ("bits", "w_bit", "nbits") if told.get(name)), None)
-    four = "4" if told.get("load_in_4bit") or told.get("_load_in_4bit") else None
-    parts = [str(told.get("quant_method") or "quantised"), bits or four]
-    return ", ".join(f"{one} bits" if at else str(one) for at, one in enumerate(parts) if one)
+    config = to_json_value(value)
+    if not isinstance(config, Mapping):
+        return None if config is None else str(config)
+    bits = next((config[name] for name in ("bits", "w_bit", "nbits") if config.get(name)), None)
+    four = "4" if config.get("load_in_4bit") or config.get("_load_in_4bit") else None
+    parts = [str(config.get("quant_method") or "quantised"), bits or four]
+    return ", ".join(f"{part} bits" if at else str(part) for at, part in enumerate(parts) if part)
 
 
 def _read_generation(config: Any) -> dict[str, Value]:
-    found = {name: getattr(config, name, None) for name in _GENERATION}
-    return {name: _plain(value) for name, value in found.items() if value is not None}
+    defaults = {name: getattr(config, name, None) for name in _GENERATION}
+    return {name: _plain(value) for name, value in defaults.items() if value is not None}
 
 
 def _read_tokenizer(lm: Any) -> dict[str, Value]:
@@ -250,12 +250,12 @@ def count_weight_bytes(model: Any) -> int:
 
     A tensor subclass (torchao) counts as what it holds, with scales and zero points.
     """
-    found: dict[tuple[str, int], int] = {}
+    storages: dict[tuple[str, int], int] = {}
     for tensor in chain(model.parameters(), model.buffers()):
         for held in _held_tensors(tensor, 0):
             storage = held.untyped_storage()
-            found[str(held.device), storage.data_ptr()] = int(storage.nbytes())
-    return sum(found.values())
+            storages[str(held.device), storage.data_ptr()] = int(storage.nbytes())
+    return sum(storages.values())
 
 
 def _held_tensors(value: Any, depth: int) -> Iterator[Any]:
@@ -333,19 +333,19 @@ def _count_parameters(model: Any) -> int:
 
 def update_batching(description: ModelDescription, lm: PieceScoring) -> ModelDescription:
     """Say how batches are cut now, where memory ran out since the model was described."""
-    found = read_batching(lm)
+    batching = read_batching(lm)
     if not hasattr(lm, "make_room") or all(
-        description.computation.get(name) == value for name, value in found.items()
+        description.computation.get(name) == value for name, value in batching.items()
     ):
         return description
     identity = description.identity
     if identity is not None:
         asked = identity["policy"]
         assert isinstance(asked, Mapping)
-        identity = {**identity, "policy": {**asked, **found}}
+        identity = {**identity, "policy": {**asked, **batching}}
     return replace(
         description,
-        computation={**description.computation, **found},
+        computation={**description.computation, **batching},
         identity=identity,
         caveats=(
             *(c for c in description.caveats if not c.startswith(OUT_OF_MEMORY)),

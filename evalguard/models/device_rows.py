@@ -39,21 +39,19 @@ class DeviceRows(LogprobRows):
 
     def at(self, ids: Ids) -> Float:
         """Gather values."""
-        found: Float = self._rows.gather(1, self._given(ids)).double().cpu().numpy()
-        return found
+        values: Float = self._rows.gather(1, self._given(ids)).double().cpu().numpy()
+        return values
 
     def top(self, k: int) -> Ids:
         """Sort values and token ids as one."""
         parts = [top_tokens_on_device(self._rows[piece], k) for piece in slices(self.shape)]
-        found: Ids = (
-            torch.cat([self._given(np.empty((0, k), dtype=np.int64)), *parts]).cpu().numpy()
-        )
-        return found
+        ids: Ids = torch.cat([self._given(np.empty((0, k), dtype=np.int64)), *parts]).cpu().numpy()
+        return ids
 
     def tails(self, kept: Ids, least: Ids) -> RowTails:
         """Sum and sort, piece by piece."""
         places, counts = self._given(kept), self._given(least)[:, None]
-        found = [self._given(np.empty((0, 4)))]
+        parts = [self._given(np.empty((0, 4)))]
         for piece in slices(self.shape):
             tail = self._rows[piece].scatter(1, places[piece], -np.inf)
             largest, mass = tail.amax(dim=1).double(), tail.double().exp().sum(dim=1)
@@ -62,8 +60,8 @@ class DeviceRows(LogprobRows):
             upcoming = ordered.gather(1, n.clamp(max=self.shape[1] - 1))[:, 0]
             sums = ordered.cumsum(dim=1).gather(1, (n - 1).clamp(min=0))[:, 0]
             sums = torch.where(n[:, 0] > 0, sums, 0.0)
-            found.append(torch.stack([mass, largest, sums, upcoming], dim=1))
-        mass, largest, sums, upcoming = torch.cat(found).cpu().numpy().T.copy()
+            parts.append(torch.stack([mass, largest, sums, upcoming], dim=1))
+        mass, largest, sums, upcoming = torch.cat(parts).cpu().numpy().T.copy()
         return RowTails(mass=mass, largest=largest, least_sum=sums, next_least=upcoming)
 
     def draw(self, kept: Ids, uniforms: Float) -> TailDraws:
@@ -82,8 +80,8 @@ class DeviceRows(LogprobRows):
             known = (totals > 0.0) & totals.isfinite()
             ids.append(torch.where(known, torch.minimum(drawn, last), NO_TOKEN))
         mass, least = torch.cat(sums).cpu().numpy().T.copy()
-        found = torch.cat(ids).int().cpu().numpy()
-        return TailDraws(mass=mass, full_support=least > 0.0, ids=found)
+        drawn_ids = torch.cat(ids).int().cpu().numpy()
+        return TailDraws(mass=mass, full_support=least > 0.0, ids=drawn_ids)
 
     def _given(self, values: NDArray[np.int64] | Float) -> torch.Tensor:
         return torch.from_numpy(values).to(self._rows.device, non_blocking=True)
@@ -173,7 +171,9 @@ def _compare_slice(
     terms = torch.where(p == 0.0, 0.0, p * (log_p - log_q))
     sums = (terms.sum(dim=1), p.sum(dim=1), log_q.exp().sum(dim=1))
     chosen = (rows.gather(1, scored)[:, 0] for rows in (log_p, log_q))
-    tops, others = top_tokens_on_device(base, k), top_tokens_on_device(candidate, k)
-    same = (tops[:, :, None] == others[:, None, :]) & (tops[:, :, None] != NO_TOKEN)
+    tops, their_tops = top_tokens_on_device(base, k), top_tokens_on_device(candidate, k)
+    same = (tops[:, :, None] == their_tops[:, None, :]) & (tops[:, :, None] != NO_TOKEN)
     counts = same.sum(dim=(1, 2))
-    return torch.stack([*sums, *chosen], dim=1), torch.stack([tops[:, 0], others[:, 0], counts], 1)
+    return torch.stack([*sums, *chosen], dim=1), torch.stack(
+        [tops[:, 0], their_tops[:, 0], counts], 1
+    )

@@ -61,18 +61,18 @@ def retry_with_smaller_batches(
             return attempt()
         except BatchTooLargeError as error:
             # without the traceback, whose frames hold the memory
-            found = error.with_traceback(None)
+            failure = error.with_traceback(None)
         _release_memory()
-        smaller = [scorer.make_room(found) for scorer in scorers]
-        if not any(smaller) and found.shared:
+        smaller = [scorer.make_room(failure) for scorer in scorers]
+        if not any(smaller) and failure.shared:
             raise FallbackError(
-                f"{OUT_OF_MEMORY} on one tree of prefixes: {found}",
+                f"{OUT_OF_MEMORY} on one tree of prefixes: {failure}",
                 giving_up="share_prefixes",
                 hint="run: {share_prefixes: false}",
             )
         if not any(smaller):
             raise EvaluationError(
-                f"{OUT_OF_MEMORY} on the smallest batch there is: {found}",
+                f"{OUT_OF_MEMORY} on the smallest batch there is: {failure}",
                 hint="a model of a narrower dtype, a smaller model_args.max_length or another "
                 "machine",
             )
@@ -358,7 +358,7 @@ def _explain_missing(missing: Sequence[str], left_over: Sequence[str]) -> str:
             "the output layer is missing from the files: one that is tied to the embedding is not "
             "saved, and then config.json has to say tie_word_embeddings: true; else save it too"
         )
-    layers = {int(found[1]) for name in missing if (found := _LAYER.search(name))}
+    layers = {int(match[1]) for name in missing if (match := _LAYER.search(name))}
     whole = all(_LAYER.search(name) for name in missing)
     if whole and len(missing) > 4 * len(layers):
         first, last = min(layers), max(layers)
@@ -380,17 +380,17 @@ def _compare_prefixes(missing: Sequence[str], left_over: Sequence[str]) -> tuple
         parts = name.split(".")
         for cut in range(len(parts) - 1):
             end, own = ".".join(parts[cut:]), ".".join(parts[:cut])
-            for other in left_over:
-                if other != end and not other.endswith(f".{end}"):
+            for stored_name in left_over:
+                if stored_name != end and not stored_name.endswith(f".{end}"):
                     continue
-                theirs = other.removesuffix(end).removesuffix(".")
+                theirs = stored_name.removesuffix(end).removesuffix(".")
                 renamed = sum(
-                    _with_prefix(one, own, theirs) in stored
-                    for one in missing
-                    if own == "" or one.startswith(f"{own}.")
+                    _with_prefix(wanted_name, own, theirs) in stored
+                    for wanted_name in missing
+                    if own == "" or wanted_name.startswith(f"{own}.")
                 )
                 if theirs != own and 2 * renamed > len(missing):
-                    return tuple(f"'{one}.'" if one else "no prefix" for one in (theirs, own))  # type: ignore[return-value]
+                    return tuple(f"'{path}.'" if path else "no prefix" for path in (theirs, own))  # type: ignore[return-value]
     return None
 
 

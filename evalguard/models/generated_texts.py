@@ -32,21 +32,21 @@ def message_of(choice: Mapping[str, Any], *, think_end: str = "") -> str:
     message = choice.get("message")
     if not isinstance(message, Mapping):
         return ""
-    told = {
+    fields = {
         name: message[key]
         for key, name in reversed(_NAMES.items())
         if message.get(key) not in (None, "", [])
     }
     thought, closed, _ = str(message.get("content") or "").rpartition(think_end or "\0")
     if think_end and closed:
-        told.setdefault("reasoning_content", thought.strip())
+        fields.setdefault("reasoning_content", thought.strip())
     reason = choice.get("finish_reason")
     if isinstance(reason, str) and reason:
-        told["finish_reason"] = reason
+        fields["finish_reason"] = reason
     called = message.get("function_call")  # OpenAI's word before tool_calls
-    if isinstance(called, Mapping) and "tool_calls" not in told:
-        told["tool_calls"] = [{"type": "function", "function": dict(called)}]
-    return json.dumps(told, ensure_ascii=False) if told else ""
+    if isinstance(called, Mapping) and "tool_calls" not in fields:
+        fields["tool_calls"] = [{"type": "function", "function": dict(called)}]
+    return json.dumps(fields, ensure_ascii=False) if fields else ""
 
 
 # What servers call the ends of a text: OpenAI, vLLM, llama.cpp, SGLang; TGI; Ollama.
@@ -140,25 +140,25 @@ _Told = tuple[Ending, str, GeneratedTokens | None]
 
 def _endings(answers: Sequence[Any], names: TokenNames | None, think_end: str) -> list[_Told]:
     """Of each text what is told of it, in the order in which lm-eval takes the texts out."""
-    found: list[_Told] = []
+    endings: list[_Told] = []
     for answer in answers:
-        told = answer if isinstance(answer, dict) else {}
-        choices = told.get("choices")
-        if isinstance(choices, list) and all(isinstance(one, dict) for one in choices):
-            ordered = sorted(choices, key=lambda one: one.get("index") or 0)
-            found += [
+        answered = answer if isinstance(answer, dict) else {}
+        choices = answered.get("choices")
+        if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
+            ordered = sorted(choices, key=lambda choice: choice.get("index") or 0)
+            endings += [
                 (
-                    _ending(one.get("finish_reason")),
-                    message_of(one, think_end=think_end),
-                    read_generated(one, names),
+                    _ending(choice.get("finish_reason")),
+                    message_of(choice, think_end=think_end),
+                    read_generated(choice, names),
                 )
-                for one in ordered
+                for choice in ordered
             ]
         else:  # sglang's own endpoint
-            about = told.get("meta_info")
+            about = answered.get("meta_info")
             reason = about.get("finish_reason") if isinstance(about, dict) else None
-            found.append((_ending(reason), "", read_generated(told, names)))
-    return found
+            endings.append((_ending(reason), "", read_generated(answered, names)))
+    return endings
 
 
 def _ending(reason: object) -> Ending:

@@ -50,17 +50,17 @@ def read_rotary(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
     for key, value in held.items():
         if not _is_table(value):
             continue
-        found = _frequencies(key, value)
-        if found is None:
+        rotary = _frequencies(key, value)
+        if rotary is None:
             continue
-        part, frequencies, interleaved = found
+        part, frequencies, interleaved = rotary
         label = f" ({part})" if part else ""
         theta = rope_base(frequencies)
         if theta is not None:
             yield HeldValue(name=f"rope_theta{label}", value=theta, module=name, source=key)
         yield HeldValue(
             name=f"{ROPE_FREQUENCIES}{label}",
-            value=[float(f"{one:.7g}") for one in frequencies.tolist()],
+            value=[float(f"{frequency:.7g}") for frequency in frequencies.tolist()],
             module=name,
             source=key,
         )
@@ -113,8 +113,8 @@ def rope_base(frequencies: NDArray[np.float64]) -> float | None:
     if n < 2 or not np.all(frequencies > 0.0) or abs(frequencies[0] - 1.0) > _GEOMETRIC:
         return None
     ratio = float(frequencies[-1]) ** (1.0 / (n - 1))
-    told = ratio ** np.arange(n)
-    if np.max(np.abs(told / frequencies - 1.0)) > _GEOMETRIC:
+    expected = ratio ** np.arange(n)
+    if np.max(np.abs(expected / frequencies - 1.0)) > _GEOMETRIC:
         return None
     return float(f"{ratio**-n:.5g}")
 
@@ -201,20 +201,20 @@ def read_named_values(
         prefix: put before a name where it is shown as a source.
         lens: TransformerLens' cfg, whose ``attn_scale`` divides, and whose caps are -1 for none.
     """
-    found: dict[str, HeldValue] = {}
+    held_values: dict[str, HeldValue] = {}
     flat = dict(flatten_values(values))
     for key, value in flat.items():
         name = _common_name(key, values)
-        if name is None or name in found:
+        if name is None or name in held_values:
             continue
         if lens and name == "attention_scale":
             value = _lens_scale(value, flat)
         source = f"{prefix}.{key}" if prefix else key
         held = _normalise(name, value)
         if held is not None or name.endswith("token_id"):
-            found[name] = HeldValue(name=name, value=held, source=source)
-    _add_derived(found, flat, prefix)
-    return list(found.values())
+            held_values[name] = HeldValue(name=name, value=held, source=source)
+    _add_derived(held_values, flat, prefix)
+    return list(held_values.values())
 
 
 def flatten_values(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -253,7 +253,7 @@ def _normalise(name: str, value: Any) -> Value:
     if name == "norm_kind":
         return _NORM_KINDS.get(str(plain).upper(), plain)
     if name == "attention_kinds" and isinstance(plain, list):
-        return [_attention_kind(str(one)) for one in plain]
+        return [_attention_kind(str(kind)) for kind in plain]
     return plain
 
 
@@ -296,20 +296,26 @@ def _add_yarn(found: dict[str, HeldValue], flat: Mapping[str, Any], prefix: str)
     As transformers computes it (``modeling_rope_utils``): 0.1 m ln(factor) + 1 of ``mscale`` over
     that of ``mscale_all_dim``, where both are there, else of m = 1.
     """
-    for place in ("rope_parameters.", "rope_scaling."):
-        if "yarn" not in (flat.get(f"{place}rope_type"), flat.get(f"{place}type")):
+    for section in ("rope_parameters.", "rope_scaling."):
+        if "yarn" not in (flat.get(f"{section}rope_type"), flat.get(f"{section}type")):
             continue
         names = ("attention_factor", "factor", "mscale", "mscale_all_dim")
-        told, factor, scale, all_dim = (flat.get(f"{place}{name}") for name in names)
-        if told is None and isinstance(factor, (int, float)) and factor > 0:
-            numbers = [one for one in (scale, all_dim) if isinstance(one, (int, float)) and one]
+        attention_factor, factor, scale, all_dim = (flat.get(f"{section}{name}") for name in names)
+        if attention_factor is None and isinstance(factor, (int, float)) and factor > 0:
+            numbers = [
+                number for number in (scale, all_dim) if isinstance(number, (int, float)) and number
+            ]
             first, second = numbers if len(numbers) == 2 else (1.0, 0.0)
             grown = math.log(max(factor, 1.0))
-            told = (0.1 * first * grown + 1.0) / (0.1 * second * grown + 1.0)
-        if isinstance(told, (int, float)):
+            attention_factor = (0.1 * first * grown + 1.0) / (0.1 * second * grown + 1.0)
+        if isinstance(attention_factor, (int, float)):
             name = "rope_attention_factor"
-            source = f"{prefix}.{place}attention_factor" if prefix else f"{place}attention_factor"
-            found.setdefault(name, HeldValue(name=name, value=float(told), source=source))
+            source = (
+                f"{prefix}.{section}attention_factor" if prefix else f"{section}attention_factor"
+            )
+            found.setdefault(
+                name, HeldValue(name=name, value=float(attention_factor), source=source)
+            )
 
 
 def read_hyperparameter_file(path: Path) -> list[HeldValue]:
@@ -341,11 +347,13 @@ def read_hyperparameter_file(path: Path) -> list[HeldValue]:
 
 def read_gguf_metadata(values: Mapping[str, Any]) -> list[HeldValue]:
     """Read the hyper-parameters that the metadata of a GGUF file name, as llama.cpp takes them."""
-    found = read_named_values(values, prefix="")
+    held_values = read_named_values(values, prefix="")
     if values.get("general.architecture") in _WITHOUT_WINDOW:
-        found = [one for one in found if one.name != "attention_window"]
-        found.append(HeldValue(name="attention_window", value=ABSENT, source="llama.cpp"))
-    return found
+        held_values = [
+            held_value for held_value in held_values if held_value.name != "attention_window"
+        ]
+        held_values.append(HeldValue(name="attention_window", value=ABSENT, source="llama.cpp"))
+    return held_values
 
 
 def _read_gguf(path: Path) -> list[HeldValue]:
@@ -368,18 +376,20 @@ def _read_gguf(path: Path) -> list[HeldValue]:
         names = {tensor.name for tensor in reader.tensors}
     except Exception as error:  # the reader raises whatever a damaged file leads it to
         raise EvaluationError(f"{path} cannot be read as GGUF: {error}") from error
-    found = read_gguf_metadata(values)
-    found += [
+    held_values = read_gguf_metadata(values)
+    held_values += [
         HeldValue(
             name="tied_embeddings", value="output.weight" not in names, source="output.weight"
         ),
         HeldValue(name="norm_order", value=_norm_order(names), source="blk.*"),
     ]
     vocabulary = reader.fields.get("tokenizer.ggml.tokens")
-    if vocabulary is not None and all(one.name != "vocabulary" for one in found):
+    if vocabulary is not None and all(
+        held_value.name != "vocabulary" for held_value in held_values
+    ):
         size = len(vocabulary.data)
-        found.append(HeldValue(name="vocabulary", value=size, source="tokenizer.ggml.tokens"))
-    return [one for one in found if one.value is not None]
+        held_values.append(HeldValue(name="vocabulary", value=size, source="tokenizer.ggml.tokens"))
+    return [held_value for held_value in held_values if held_value.value is not None]
 
 
 # Attributes of modules, by what they are called in modelling files.
@@ -413,16 +423,24 @@ def read_model(model: torch.nn.Module, config: Any = None) -> list[HeldValue]:
             counts too.
     """
     config = config if config is not None else getattr(model, "config", None)
-    found = [HeldValue(name="architecture", value=type(model).__name__, source="the class")]
+    held_values = [HeldValue(name="architecture", value=type(model).__name__, source="the class")]
     for name, module in model.named_modules():
-        found += _read_module(name, module)
+        held_values += _read_module(name, module)
     own = list(_read_config(model, config))
     # What a module holds is what runs; the config only says what it was made from. A common name is
     # only held under that name: what else compares with an attribute that is spelt like it?
-    held = {one.name for one in found if one.common}
-    attributes = {(f"config.{one.name}", repr(one.value)) for one in found if not one.common}
-    told = (one for one in own if (one.name, repr(one.value)) not in attributes)
-    return [*found, *(one for one in told if one.name not in held)]
+    held = {held_value.name for held_value in held_values if held_value.common}
+    attributes = {
+        (f"config.{held_value.name}", repr(held_value.value))
+        for held_value in held_values
+        if not held_value.common
+    }
+    configured = (
+        held_value
+        for held_value in own
+        if (held_value.name, repr(held_value.value)) not in attributes
+    )
+    return [*held_values, *(held_value for held_value in configured if held_value.name not in held)]
 
 
 def _read_module(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
@@ -454,9 +472,12 @@ def _read_module(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
                 name=attribute, value=list(value), module=name, source=attribute, common=False
             )
         elif callable(value) and common == "activation":
-            said = getattr(value, "__name__", type(value).__name__)
+            function_name = getattr(value, "__name__", type(value).__name__)
             yield HeldValue(
-                name="activation", value=name_activation(said), module=name, source=attribute
+                name="activation",
+                value=name_activation(function_name),
+                module=name,
+                source=attribute,
             )
     yield from _read_tensors(name, module)
 
@@ -465,7 +486,7 @@ def _is_short(value: Any) -> bool:
     """Whether it is a few plain values: a stride, a range of time steps."""
     if not isinstance(value, (tuple, list)) or not 0 < len(value) <= _MOST_VALUES:
         return False
-    return all(isinstance(one, _PLAIN) for one in value)
+    return all(isinstance(item, _PLAIN) for item in value)
 
 
 def _common_attribute(attribute: str, kind: str) -> str | None:
@@ -487,8 +508,8 @@ def _norm_kind(kind: str) -> str:
 
 def _read_tensors(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
     """The dtype of a module's own weights, whether it has a bias, and rotary frequencies."""
-    own = [one for one in module._parameters.values() if one is not None]
-    floating = [one for one in own if one.is_floating_point()]
+    own = [parameter for parameter in module._parameters.values() if parameter is not None]
+    floating = [parameter for parameter in own if parameter.is_floating_point()]
     if floating:
         dtype = str(floating[0].dtype).removeprefix("torch.")
         yield HeldValue(name="dtype", value=dtype, module=name, source="weight")
@@ -524,12 +545,14 @@ def _read_config(model: torch.nn.Module, config: Any) -> Iterator[HeldValue]:
     if config is None:
         return
     values = config if isinstance(config, Mapping) else vars(config)
-    told = {str(k): to_json_value(v) for k, v in values.items() if not str(k).startswith("_")}
+    config_values = {
+        str(k): to_json_value(v) for k, v in values.items() if not str(k).startswith("_")
+    }
     tied = _tied_embeddings(model)
-    found = read_named_values(told)
-    for one in found:
-        if one.name not in ("dtype", "tied_embeddings"):  # read off the weights
-            yield one
+    held_values = read_named_values(config_values)
+    for held_value in held_values:
+        if held_value.name not in ("dtype", "tied_embeddings"):  # read off the weights
+            yield held_value
     if tied is not None:
         yield HeldValue(name="tied_embeddings", value=tied, source="the weights")
     implementation = getattr(config, "_attn_implementation", None)
@@ -537,12 +560,12 @@ def _read_config(model: torch.nn.Module, config: Any) -> Iterator[HeldValue]:
         yield HeldValue(
             name="attention_implementation", value=implementation, source="attn_implementation"
         )
-    order = _norm_order({name for name, _ in model.named_modules()}, told)
+    order = _norm_order({name for name, _ in model.named_modules()}, config_values)
     if order is not None:
         yield HeldValue(name="norm_order", value=order, source="the modules")
-    for key, value in flatten_values(told):
+    for key, value in flatten_values(config_values):
         source = f"config.{key}"
-        if _common_name(key, told) is None and is_computed_with(key):
+        if _common_name(key, config_values) is None and is_computed_with(key):
             yield HeldValue(name=source, value=to_json_value(value), source=source, common=False)
 
 

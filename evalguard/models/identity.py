@@ -31,16 +31,16 @@ def read_batching(lm: Any) -> dict[str, Value]:
     None for what it does not show, or has not.
     """
     size = getattr(lm, "batch_size", None)
-    told: dict[str, Value] = {
+    batching: dict[str, Value] = {
         "batch_size": size if isinstance(size, (int, str)) else None,
         "token_budget": None,
         "scorer": None,
         "shares_prefixes": None,
     }
     if not hasattr(lm, "score_pairs"):
-        return told
+        return batching
     if not lm.own_path:
-        return {**told, "scorer": "harness", "shares_prefixes": False}
+        return {**batching, "scorer": "harness", "shares_prefixes": False}
     by_tokens = lm.sequences is None
     return {
         "batch_size": lm.sequences,
@@ -119,8 +119,8 @@ class ScoreIdentity:
 
     def as_values(self) -> dict[str, Value]:
         """The parts by name, as plain values."""
-        found = ((one.name, getattr(self, one.name)) for one in fields(self))
-        return {name: dict(v) if isinstance(v, Mapping) else v for name, v in found}
+        values = ((part.name, getattr(self, part.name)) for part in fields(self))
+        return {name: dict(v) if isinstance(v, Mapping) else v for name, v in values}
 
 
 def scoring_identity(
@@ -314,11 +314,11 @@ def package_versions() -> Mapping[str, Value]:
 @functools.cache
 def kernel_versions() -> Mapping[str, Value]:
     """Return the versions of packages that compute scores where they are installed."""
-    found: dict[str, Value] = {}
+    versions: dict[str, Value] = {}
     for name in _KERNELS:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions[name] = metadata.version(name)
+    return versions
 
 
 # Variables that change how a sum comes out, by their beginnings; numbers of threads are read back.
@@ -346,26 +346,26 @@ def thread_variables() -> dict[str, Value]:
 def attention_implementation(lm: Any) -> str | None:
     """The implementation that transformers looks up at every call, in the model's own config."""
     config = getattr(torch_model(lm), "config", None)
-    found = getattr(config, "_attn_implementation", None)
-    return found if isinstance(found, str) else None
+    implementation = getattr(config, "_attn_implementation", None)
+    return implementation if isinstance(implementation, str) else None
 
 
 def describe_environment(lm: Any, model_args: Mapping[str, Value]) -> dict[str, Value]:
     """Return where this model runs, for a person to read."""
-    found = {
+    settings = {
         "rolling_bos": getattr(lm, "rolling_bos", None),
         "add_bos_token": getattr(lm, "add_bos_token", None),
         "prefix_token_id": getattr(lm, "custom_prefix_token_id", None),
     }
     if torch_model(lm) is None:  # of other types lm-eval's defaults say nothing
-        found |= {name: model_args.get(name) for name in ("add_bos_token", "prefix_token_id")}
+        settings |= {name: model_args.get(name) for name in ("add_bos_token", "prefix_token_id")}
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": device_name(lm),
         "threads": torch_threads(),
         "packages": {"evalguard": evalguard.__version__, **package_versions()},
-        **{name: value for name, value in found.items() if value is not None},
+        **{name: value for name, value in settings.items() if value is not None},
     }
 
 
@@ -433,8 +433,10 @@ def describe_surroundings() -> dict[str, Value]:
 def processor() -> tuple[str, str, str]:
     """The kind of processor: libraries choose their arithmetic by its model and what it can do."""
     lines = _read_text(Path("/proc/cpuinfo")).partition("\n\n")[0].splitlines()
-    kept = [line for line in lines if line.startswith(("model name", "flags", "Features", "CPU "))]
-    return platform.machine(), platform.processor(), digest_of(kept)
+    traits = [
+        line for line in lines if line.startswith(("model name", "flags", "Features", "CPU "))
+    ]
+    return platform.machine(), platform.processor(), digest_of(traits)
 
 
 def usable_cores() -> int:
@@ -451,22 +453,22 @@ def _accelerators() -> list[Value]:
         for path in Path("/dev").glob(pattern)
     )
     driver = Path("/proc/driver/nvidia")
-    told = [
+    facts = [
         _read_text(driver / "version"),
         *map(_read_text, sorted(driver.glob("gpus/*/information"))),
     ]
-    return [*devices, digest_of(told)]
+    return [*devices, digest_of(facts)]
 
 
 def _installed_packages() -> Iterator[str]:
     """Names and versions of installed packages, as their folders are called; not evalguard's."""
-    for place in sys.path:
+    for folder in sys.path:
         try:
-            names = os.listdir(place or ".")
+            names = os.listdir(folder or ".")
         except OSError:
             continue
-        found = (name for name in names if name.endswith(_METADATA_SUFFIXES))
-        yield from (name for name in found if not name.startswith("evalguard-"))
+        installed = (name for name in names if name.endswith(_METADATA_SUFFIXES))
+        yield from (name for name in installed if not name.startswith("evalguard-"))
 
 
 def _environment_variables() -> dict[str, str]:

@@ -35,8 +35,8 @@ def _language_models() -> tuple[set[str], set[str]]:
     tables = (
         auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
     )  # fmt: skip
-    return {kind for one in tables for kind in one}, {
-        name for one in tables for name in one.values()
+    return {kind for table in tables for kind in table}, {
+        name for table in tables for name in table.values()
     }
 
 

@@ -208,7 +208,7 @@ class LMScorer:
         self._description = self._read_off()
 
     def _read_off(self) -> ModelDescription:
-        found = probe_capabilities(
+        description = probe_capabilities(
             self._lm,
             self._policy,
             model_type=self._model_type,
@@ -217,13 +217,13 @@ class LMScorer:
         )
         served = self._served
         if served is None:
-            return found
-        found = replace(found, caveats=(*found.caveats, *self._served_notes))
+            return description
+        description = replace(description, caveats=(*description.caveats, *self._served_notes))
         proofs = self._assigned.provenance
         if not served.revision and proofs is None:
-            return replace(found, identity=None)
+            return replace(description, identity=None)
         identity = {**served.identity, **(proofs or {}), "told": dict(served.facts)}
-        return replace(found, identity=identity)
+        return replace(description, identity=identity)
 
     def _read_server(self) -> ServedModel:
         lm, assigned = self._lm, self._assigned
@@ -334,8 +334,8 @@ class LMScorer:
 
     def _spread(self) -> float:
         """Nats a token by which a probe has seen the server vary."""
-        told = (one.values.get("nats_per_token") for one in self._description.findings)
-        return max((one for one in told if isinstance(one, float)), default=0.0)
+        distances = (finding.values.get("nats_per_token") for finding in self._description.findings)
+        return max((distance for distance in distances if isinstance(distance, float)), default=0.0)
 
     def count_cached_tokens(self) -> int | None:
         """Tokens of prompts that a server says it took from its cache; None: it does not say.
@@ -385,15 +385,15 @@ class LMScorer:
         """
         lm = self._open_lm()
         if self._served is not None:
-            told = read_context_length(self._served.facts)
-            check_room(lm, self._arguments(requests), told=told)
+            context_length = read_context_length(self._served.facts)
+            check_room(lm, self._arguments(requests), told=context_length)
         kinds = {request.kind for request in requests} - self._probed
         new = [request for request in requests if request.kind in kinds]
         if new:
             with explain_failures("answering a probe", ()), silence_libraries():
-                found = probe_server(lm, new)
+                new_findings = probe_server(lm, new)
             self._probed |= kinds
-            findings = (*self._description.findings, *found)
+            findings = (*self._description.findings, *new_findings)
             self._description = replace(self._description, findings=findings)
 
     def _arguments(self, requests: Sequence[Request]) -> list[tuple[Any, ...]]:
@@ -406,15 +406,17 @@ class LMScorer:
             UsageError: the model type can be put none.
             EvaluationError: the template cannot write one.
         """
-        asked = [read_chat_request(one) for one in arguments]
+        asked = [read_chat_request(entry) for entry in arguments]
         if not any(asked):
             return list(arguments)
         if self._chat is None:
             self._chat = open_chat(self._open_lm(), self._model_type)
-            form = self._chat.form([tool for one in asked if one for tool in one.offered])
-            told = replace(self._description, caveats=(*self._description.caveats, form))
-            self._description = told if form else self._description
-        return [self._chat.render(one) for one in arguments]
+            form = self._chat.form(
+                [tool for chat_request in asked if chat_request for tool in chat_request.offered]
+            )
+            described = replace(self._description, caveats=(*self._description.caveats, form))
+            self._description = described if form else self._description
+        return [self._chat.render(entry) for entry in arguments]
 
     @property
     def module(self) -> torch.nn.Module | None:
@@ -462,7 +464,9 @@ class LMScorer:
         if self._served is not None or not requests:
             return requests
         rendered = self._rendered([request.arguments for request in requests])
-        return [replace(one, arguments=own) for one, own in zip(requests, rendered, strict=True)]
+        return [
+            replace(request, arguments=own) for request, own in zip(requests, rendered, strict=True)
+        ]
 
     def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
         """Which requests are generated together; see ``core.scorer``.
@@ -477,8 +481,8 @@ class LMScorer:
         if cut is None:
             return [places]
         with explain_failures("generate_until", requests), silence_libraries():
-            found: list[tuple[int, ...]] = cut(self._rendered(self._arguments(requests)))
-        return found
+            parts: list[tuple[int, ...]] = cut(self._rendered(self._arguments(requests)))
+        return parts
 
     def score(self, requests: Sequence[Request]) -> list[Response]:
         """Score one block of requests, all of one kind; the answers in the order asked.
@@ -492,14 +496,14 @@ class LMScorer:
             return []
         if self._served is not None:
             queue, asked = self._submit(requests)
-            told = queue.wait(requests, asked)
+            responses = queue.wait(requests, asked)
         else:
-            told = self._answer_here(requests)
+            responses = self._answer_here(requests)
         if self._served is not None or self._model_type in REMOTE_TYPES:
             firsts = self._firsts.setdefault(requests[0].kind, [])
-            firsts += [*zip(requests, told, strict=True)][: _MOST_REPEATED - len(firsts)]
+            firsts += [*zip(requests, responses, strict=True)][: _MOST_REPEATED - len(firsts)]
             self._answered[requests[0].kind] += len(requests)
-        return told
+        return responses
 
     def _answer_here(self, requests: Sequence[Request]) -> list[Response]:
         """Have a block answered by lm-eval's own method of this model."""
@@ -531,12 +535,14 @@ class LMScorer:
                 raise EvaluationError(
                     f"the model gave {len(answers)} answers to {len(requests)} requests"
                 )
-            told = build_responses(lm, kind, arguments, answers, fed.pairs, fed.answers)
+            responses = build_responses(lm, kind, arguments, answers, fed.pairs, fed.answers)
         self._notice_batches()
         if not chat:
-            return told
+            return responses
         assert self._chat is not None
-        return [self._chat.read(*one) for one in zip(plain, arguments, told, strict=True)]
+        return [
+            self._chat.read(*triple) for triple in zip(plain, arguments, responses, strict=True)
+        ]
 
     def show_top_tokens(self, number: int) -> None:
         """Show so many tokens of each distribution beside the scores, as a server does.
@@ -546,10 +552,10 @@ class LMScorer:
         self._shown_tokens = number
 
     def _score_showing(self, requests: Sequence[Request]) -> list[Response]:
-        responses, kept = self.score_reference(requests, top_k=self._shown_tokens, samples=1)
+        responses, references = self.score_reference(requests, top_k=self._shown_tokens, samples=1)
         return [
             replace(response, top_logprobs=() if of is None else shown_tokens(of))
-            for response, of in zip(responses, kept, strict=True)
+            for response, of in zip(responses, references, strict=True)
         ]
 
     def score_reference(
@@ -610,7 +616,7 @@ class LMScorer:
     ) -> list[Response]:
         """Return the answers to a block of which the pieces are scored, as ``score`` does."""
         return build_likelihood_responses(
-            get_request_kind(requests), [[known[one] for one in of] for of in pieces]
+            get_request_kind(requests), [[known[piece] for piece in of] for of in pieces]
         )
 
     def make_room(self, found: BatchTooLargeError) -> bool:

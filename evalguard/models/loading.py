@@ -223,7 +223,7 @@ def _refuse_unbuildable(
     kind = "" if misfits else f"no model can be made with it: {type(error).__name__}: "
     for path, value in overrides.items():
         shapes = _shapes(arguments, {path: value}, trust_remote_code)
-        if shapes is None or any(shapes.get(one) != stored.get(one) for one in misfits):
+        if shapes is None or any(shapes.get(weight) != stored.get(weight) for weight in misfits):
             raise UsageError(
                 f"config.{path} cannot be {value!r}: {kind}{' '.join(str(error).split())[:240]}",
                 target=f"config.{path}",

@@ -114,10 +114,10 @@ def measure_free_memory(device: str) -> int | None:
         import torch
 
         try:
-            place = torch.device(device).index or 0
+            index = torch.device(device).index or 0
         except RuntimeError:
             return None
-        if place >= torch.cuda.device_count():
+        if index >= torch.cuda.device_count():
             return None
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -133,8 +133,8 @@ def measure_free_memory(device: str) -> int | None:
 
 def fits_in_memory(weights: int, device: str) -> bool:
     """Whether a model of so many bytes fits on a device beside what is there already."""
-    found = measure_free_memory(device)
-    return found is None or weights * _MEMORY_PER_WEIGHT <= found
+    available = measure_free_memory(device)
+    return available is None or weights * _MEMORY_PER_WEIGHT <= available
 
 
 def _linux_free_memory() -> int | None:
@@ -143,8 +143,8 @@ def _linux_free_memory() -> int | None:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
+    amounts = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(amounts[0]) * 1024 if amounts else None
 
 
 def _free_page_bytes() -> int | None:

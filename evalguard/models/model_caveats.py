@@ -24,37 +24,37 @@ _CONTEXT_LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
 
 def list_model_caveats(lm: Any, model_args: Mapping[str, Value]) -> tuple[str, ...]:
     """List what was left to chance or to the checkpoint, and what it turned out to be."""
-    found: list[str] = []
+    caveats: list[str] = []
     config = getattr(lm, "config", None)
     if config is not None and model_args.get("dtype") in (None, "auto"):
-        found.append(f"dtype follows the checkpoint ({model_dtype(lm)}); set model_args.dtype")
+        caveats.append(f"dtype follows the checkpoint ({model_dtype(lm)}); set model_args.dtype")
     if config is not None and not model_args.get("max_length"):
         text_config = getattr(config, "text_config", None) or config
         if not any(hasattr(text_config, name) for name in _CONTEXT_LENGTHS):
-            found.append(
+            caveats.append(
                 f"the config names no context length; {lm.max_length} tokens are used; "
                 "set model_args.max_length"
             )
     dequantised = None if config is None else _find_dequantised(lm, model_args)
     if dequantised is not None:
-        found.append(
+        caveats.append(
             f"its {dequantised} weights were dequantised while they were loaded, as transformers "
             "does on this device: what rounding has left of them is measured, and neither the "
             "kernels that serve them nor activations in fewer bits"
         )
     if model_args.get("mixed_precision_dtype"):
-        found.append(f"computed under autocast ({model_args['mixed_precision_dtype']})")
+        caveats.append(f"computed under autocast ({model_args['mixed_precision_dtype']})")
     if getattr(lm, "unshared", ""):
-        found.append(f"shared prefixes are read again for every continuation: {lm.unshared}")
+        caveats.append(f"shared prefixes are read again for every continuation: {lm.unshared}")
     if _is_causal(lm):
         if lm.own_path and lm.rows_reason:
-            found.append(
+            caveats.append(
                 "logits are computed at every position, not only at the scored ones, which is "
                 f"slower: of this model, {lm.rows_reason}"
             )
         if lm.padding is not None and lm.padding.before_matters:
-            found.append(_padding_caveat(lm))
-    return tuple(found)
+            caveats.append(_padding_caveat(lm))
+    return tuple(caveats)
 
 
 def _find_dequantised(lm: Any, model_args: Mapping[str, Value]) -> str | None:
@@ -94,10 +94,10 @@ def list_model_findings(lm: Any, edited: EditedAttributes) -> Iterator[Finding]:
     for setting in unread:
         places = edited[setting]
         module, attribute = places[0]
-        others = f" (and of {len(places) - 1} more modules)" if len(places) > 1 else ""
+        suffix = f" (and of {len(places) - 1} more modules)" if len(places) > 1 else ""
         yield Finding(
             kind="setting_unread",
-            text=f"setting '{setting}' is inert: it sets {module}.{attribute}{others}, which a "
+            text=f"setting '{setting}' is inert: it sets {module}.{attribute}{suffix}, which a "
             "forward pass of a few tokens does not read",
             values={"setting": setting, "attribute": attribute, "modules": len(places)},
         )
@@ -131,7 +131,7 @@ def watch_reads(model: torch.nn.Module, edited: EditedAttributes) -> Iterator[li
     for setting, places in edited.items():
         for name, attribute in places:
             kind = type(modules[name])
-            if any(attribute in vars(one) for one in kind.__mro__):  # of the class, or computed
+            if any(attribute in vars(base) for base in kind.__mro__):  # of the class, or computed
                 unknown.add(setting)
                 continue
             wanted.setdefault((id(modules[name]), attribute), set()).add(setting)
@@ -169,7 +169,9 @@ def _watched(
 
     def put(module: Any, value: Any) -> None:
         own = vars(module)
-        held = next((one for one in (own["_parameters"], own["_buffers"]) if attribute in one), own)
+        held = next(
+            (table for table in (own["_parameters"], own["_buffers"]) if attribute in table), own
+        )
         held[attribute] = value
 
     return property(get, put)

@@ -150,10 +150,10 @@ class PositionReduction:
                 )
             )
             return
-        for kept, found in zip(wanted.references, self._found, strict=True):
-            part = cut(kept, [start, count, self.missing])[1]
+        for kept_reference, divergences in zip(wanted.references, self._found, strict=True):
+            part = cut(kept_reference, [start, count, self.missing])[1]
             if part.vocabulary_size == width:
-                found.append(divergence_from(part, logprobs))
+                divergences.append(divergence_from(part, logprobs))
 
     def finish(self) -> Reduced:
         """Return what is left of all rows.

@@ -59,10 +59,10 @@ def read_stored_quantisation(config: Path) -> StoredQuantisation | None:
 
     None: they are plain, or that cannot be read; loading says why.
     """
-    told = _read_object(config)
-    inner = told.get("text_config")
+    config_values = _read_object(config)
+    inner = config_values.get("text_config")
     nested = inner.get("quantization_config") if isinstance(inner, dict) else None
-    settings = told.get("quantization_config") or nested or {}
+    settings = config_values.get("quantization_config") or nested or {}
     method = settings.get("quant_method") if isinstance(settings, dict) else None
     if method:
         form = settings.get("quant_algo") or settings.get("format") or ""
@@ -72,7 +72,7 @@ def read_stored_quantisation(config: Path) -> StoredQuantisation | None:
     ):
         return StoredQuantisation(method="bitsandbytes", settings=settings)
     # MLX writes its own key, and since 2024 the same under transformers' name, without a method.
-    own = told.get("quantization")
+    own = config_values.get("quantization")
     if isinstance(own, dict) and {"bits", "group_size"} <= own.keys():
         return StoredQuantisation(method=_MLX, settings=own)
     beside = config.parent / "hf_quant_config.json"
@@ -85,10 +85,10 @@ def read_stored_quantisation(config: Path) -> StoredQuantisation | None:
 
 def _read_object(file: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(read_regular_text(file))
+        parsed = json.loads(read_regular_text(file))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def check_quantisation(name: str, config: Path, given: Mapping[str, Any]) -> None:
@@ -130,7 +130,9 @@ def _check_asked(name: str, asked: Any) -> None:
     if isinstance(reason, UsageError):
         raise reason
     if isinstance(reason, ImportError):
-        packages = [_at_version(one) for one in _PACKAGES.get(str(asked["quant_method"]), ())]
+        packages = [
+            _at_version(package) for package in _PACKAGES.get(str(asked["quant_method"]), ())
+        ]
         needed = ("torch", "transformers", "accelerate")
         raise UsageError(
             f"{name} cannot be quantised here: {' '.join(str(reason).split())}",
@@ -154,9 +156,9 @@ def _missing_here(stored: StoredQuantisation, given: Any) -> Exception | None:
     known = {name.removesuffix("_4bit").removesuffix("_8bit") for name in AUTO_QUANTIZER_MAPPING}
     if stored.method not in known:
         return ValueError(f"transformers {transformers.__version__} does not know the method")
-    told = None if given is None else read_quantisation(given)
+    asked = None if given is None else read_quantisation(given)
     return _missing_for(
-        lambda: AutoHfQuantizer.merge_quantization_configs(dict(stored.settings), told),
+        lambda: AutoHfQuantizer.merge_quantization_configs(dict(stored.settings), asked),
         pre_quantized=True,
     )
 
@@ -190,7 +192,7 @@ def _help(name: str, method: str, *, installable: bool) -> str:
             "http://HOST:PORT/v1"
         )
     ways = []
-    packages = [_at_version(one) for one in _PACKAGES.get(method, ())]
+    packages = [_at_version(package) for package in _PACKAGES.get(method, ())]
     if packages and installable:
         ways.append(describe_installation(packages, beside=("torch", "transformers", "accelerate")))
     if method in _OF_VLLM:
@@ -209,8 +211,8 @@ def _at_version(package: str) -> str:
 
     plain = package.partition("[")[0]
     names = {plain.replace("-", "_").upper(), plain.replace("-", "").upper()}
-    names = {f"{one}_MIN_VERSION" for one in names}
+    names = {f"{name}_MIN_VERSION" for name in names}
     names |= {f"MIN_{plain.removesuffix('model').upper()}_VERSION"}
-    held = (getattr(of, one, "") for of in (import_utils, quantizer_gptq) for one in names)
+    held = (getattr(of, name, "") for of in (import_utils, quantizer_gptq) for name in names)
     least = next(filter(None, held), "")
     return f"{package}>={least}" if least else package

@@ -68,18 +68,18 @@ class RuntimeLM(LM):  # type: ignore[misc]  # lm-eval has no types
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Log-likelihoods of continuations, and whether greedy decoding gives them."""
         return [
-            (cast(float, one.loglikelihood), bool(one.is_greedy))
-            for one in self._score("loglikelihood", requests)
+            (cast(float, response.loglikelihood), bool(response.is_greedy))
+            for response in self._score("loglikelihood", requests)
         ]
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
         """Log-likelihoods of whole texts."""
-        found = self._score("loglikelihood_rolling", requests)
-        return [cast(float, one.loglikelihood) for one in found]
+        responses = self._score("loglikelihood_rolling", requests)
+        return [cast(float, response.loglikelihood) for response in responses]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Greedy continuations."""
-        return [str(one.text) for one in self._score("generate_until", requests)]
+        return [str(response.text) for response in self._score("generate_until", requests)]
 
     def apply_chat_template(
         self, chat_history: Sequence[Mapping[str, str]], add_generation_prompt: bool = True

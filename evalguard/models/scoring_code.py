@@ -70,7 +70,7 @@ def scoring_files(package: Path = _PACKAGE) -> Iterator[Path]:
 
 def is_left_out(file: Path) -> bool:
     """Whether a file of the package, by its path in it, makes no score by ``LEFT_OUT``."""
-    return any(file.is_relative_to(place) for place in LEFT_OUT)
+    return any(file.is_relative_to(folder) for folder in LEFT_OUT)
 
 
 @functools.cache

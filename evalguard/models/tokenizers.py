@@ -32,8 +32,8 @@ class EncodedTexts:
 
     def get(self, text: str, special: bool | None) -> list[int] | None:
         """Return a text's ids, as a list of the caller's own; None where they are not known."""
-        found = self._ids.get((text, special))
-        return None if found is None else found.tolist()
+        ids = self._ids.get((text, special))
+        return None if ids is None else ids.tolist()
 
     def knows(self, text: str, special: bool | None) -> bool:
         """Whether a text's ids are held."""
@@ -43,9 +43,9 @@ class EncodedTexts:
         """Hold a text's ids."""
         if (text, special) in self._ids:
             return
-        kept = np.array(ids, dtype=np.int32)
-        self._ids[text, special] = kept
-        self._held += _size_in_bytes(text, kept)
+        stored = np.array(ids, dtype=np.int32)
+        self._ids[text, special] = stored
+        self._held += _size_in_bytes(text, stored)
         while self._held > self.most:
             first, _ = oldest = next(iter(self._ids))
             self._held -= _size_in_bytes(first, self._ids.pop(oldest))
@@ -114,8 +114,8 @@ def digest_vocabulary(lm: Any) -> tuple[str, int]:
     tokenizer = _tokenizer_of(lm)
     if tokenizer is None:
         return "", 0
-    found = _read(tokenizer)
-    return found.vocabulary, found.size
+    vocabulary = _read(tokenizer)
+    return vocabulary.vocabulary, vocabulary.size
 
 
 def _read(tokenizer: Any) -> _RulesDigest:
@@ -139,12 +139,12 @@ def rules_digest(backend: Any) -> str:
     """
     model = hashlib.sha256(backend.model.__getstate__()).hexdigest()
     steps = [backend.normalizer, backend.pre_tokenizer, backend.post_processor, backend.decoder]
-    told = [None if step is None else json.loads(step.__getstate__()) for step in steps]
+    states = [None if step is None else json.loads(step.__getstate__()) for step in steps]
     added = {
         number: [token.content, token.__getstate__()]
         for number, token in sorted(backend.get_added_tokens_decoder().items())
     }
-    return digest_of([model, told, added, bool(getattr(backend, "encode_special_tokens", False))])
+    return digest_of([model, states, added, bool(getattr(backend, "encode_special_tokens", False))])
 
 
 def entries_digest(entries: Sequence[tuple[str, int]]) -> str:

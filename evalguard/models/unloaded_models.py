@@ -43,15 +43,17 @@ class CheckpointComparison:
 
 def compare_shapes(base: PreTrainedModel, candidate: PreTrainedModel) -> tuple[str, ...]:
     """Say where the tensors of two models have other names or shapes; () where nowhere."""
-    one, other = _shapes(base), _shapes(candidate)
-    found = [f"{name}: only in the base" for name in one if name not in other]
-    found += [f"{name}: only in the candidate" for name in other if name not in one]
-    found += [
-        f"{name}: {list(one[name])} in the base, {list(other[name])} in the candidate"
-        for name in one
-        if name in other and one[name] != other[name]
+    of_base, of_candidate = _shapes(base), _shapes(candidate)
+    differences = [f"{name}: only in the base" for name in of_base if name not in of_candidate]
+    differences += [
+        f"{name}: only in the candidate" for name in of_candidate if name not in of_base
     ]
-    return tuple(found)
+    differences += [
+        f"{name}: {list(of_base[name])} in the base, {list(of_candidate[name])} in the candidate"
+        for name in of_base
+        if name in of_candidate and of_base[name] != of_candidate[name]
+    ]
+    return tuple(differences)
 
 
 def compare_checkpoints(
@@ -117,13 +119,13 @@ class _StoredTensors:
 def _equal_parts(
     sides: list[_StoredTensors], given: list[Mapping[str, bool]], casts: Iterable[str]
 ) -> bool:
-    one, other = (sorted(parts) for parts in given)
+    first, second = (sorted(parts) for parts in given)
     renamed = not any(converted for parts in given for converted in parts.values())
-    if one != other and not (renamed and len(one) == len(other) == 1):
+    if first != second and not (renamed and len(first) == len(second) == 1):
         return False
     return all(
         _equal(sides[0].stored[here][...], sides[1].stored[there][...], casts)
-        for here, there in zip(one, other, strict=True)
+        for here, there in zip(first, second, strict=True)
     )
 
 
@@ -270,11 +272,11 @@ def load_dtype(model_args: Mapping[str, Value], config: Any, stored: Mapping[str
     asked = model_args.get("dtype") or "auto"
     if asked != "auto":
         return _DTYPE_NAMES.get(str(asked), str(asked))
-    told = getattr(config, "dtype", None) or _text_config_dtype(config)
-    if told is None:
+    dtype = getattr(config, "dtype", None) or _text_config_dtype(config)
+    if dtype is None:
         tensors = (stored[name][...] for name in stored)
-        told = next((one.dtype for one in tensors if one.is_floating_point()), None)
-    return "" if told is None else str(told).removeprefix("torch.")
+        dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), None)
+    return "" if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def _text_config_dtype(config: Any) -> Any:
@@ -299,10 +301,10 @@ def tokenizer_files(model_args: Mapping[str, Value]) -> dict[str, str]:
     folder = tokenizer_folder(model_args)
     if folder is None or not folder.is_dir():
         return {}
-    found = (file for file in folder.rglob("*") if file.is_file())
+    files = (file for file in folder.rglob("*") if file.is_file())
     return {
         file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(found)
+        for file in sorted(files)
         if _is_tokenizer_file(file.relative_to(folder))
     }
 
@@ -343,12 +345,12 @@ def puts_bos_first(model_args: Mapping[str, Value], *, trust_remote_code: bool) 
     tokenizer = load_tokenizer(model_args, **trusted)
     bos = tokenizer.bos_token_id
     ids = _encode_probes(tokenizer, model_args.get("add_bos_token"))
-    first = {bos is not None and one[:1] == [bos] for one in ids}
+    first = {bos is not None and encoded[:1] == [bos] for encoded in ids}
     if bos is None or len(first) != 1:
         return None
-    said = first.pop()
-    told = load_tokenizer({**model_args, "add_bos_token": said}, **trusted)
-    return said if _encode_probes(told, said) == ids else None
+    adds_bos = first.pop()
+    configured = load_tokenizer({**model_args, "add_bos_token": adds_bos}, **trusted)
+    return adds_bos if _encode_probes(configured, adds_bos) == ids else None
 
 
 def _encode_probes(tokenizer: Any, add_bos_token: Value) -> list[list[int]]:
@@ -395,9 +397,16 @@ def token_texts(model_args: Mapping[str, Value], token_ids: Sequence[int]) -> di
         tokenizer = Tokenizer.from_file(str(folder / _FAST_TOKENIZER_FILE))
     except Exception:  # noqa: BLE001 - the library raises nothing narrower
         return {}
-    known = [(one, token) for one in token_ids if (token := tokenizer.id_to_token(one)) is not None]
-    texts = tokenizer.decode_batch([[one] for one, _ in known], skip_special_tokens=False)
-    return {one: _with_blank(token, text) for (one, token), text in zip(known, texts, strict=True)}
+    known = [
+        (token_id, token)
+        for token_id in token_ids
+        if (token := tokenizer.id_to_token(token_id)) is not None
+    ]
+    texts = tokenizer.decode_batch([[token_id] for token_id, _ in known], skip_special_tokens=False)
+    return {
+        token_id: _with_blank(token, text)
+        for (token_id, token), text in zip(known, texts, strict=True)
+    }
 
 
 def _with_blank(token: str, text: str) -> str:
@@ -496,13 +505,13 @@ def _kind_from_path(
         module = modules[name]
         own = type(module).__name__.lower().removeprefix(family)
         leaf = name.rpartition(".")[2].lower()
-        found = _kind_from_name(own) or _kind_from_name(leaf)
-        if found == "mlp":
-            return found
+        kind = _kind_from_name(own) or _kind_from_name(leaf)
+        if kind == "mlp":
+            return kind
         if any(isinstance(inner, torch.nn.Conv1d) for inner in module.modules()):
             return "recurrent"
-        if found:
-            return found
+        if kind:
+            return kind
     return "other"
 
 

@@ -88,8 +88,8 @@ def split_thinking(text: str) -> tuple[str, str, bool]:
     The opening may stand in the prompt, so that the text has the end alone.
     """
     for opening, closing in _THINKING:
-        before, found, after = text.partition(closing)
-        if found:
+        before, mark, after = text.partition(closing)
+        if mark:
             return before.replace(opening, "", 1).strip(), after.lstrip(), False
         if text.lstrip().startswith(opening):
             return "", text, True
@@ -100,9 +100,9 @@ def _between(text: str, opening: str, closing: str) -> tuple[str, list[str], boo
     """Return the text without its marked parts, these parts, and whether the last has no end."""
     rest, parts, unclosed = [], [], False
     while True:
-        before, found, after = text.partition(opening)
+        before, mark, after = text.partition(opening)
         rest.append(before)
-        if not found:
+        if not mark:
             break
         part, ended, text = after.partition(closing)
         parts.append(part.strip())
@@ -128,11 +128,11 @@ def _call_of(found: Any, written: str) -> WrittenCall:
 def _json_calls(part: str) -> list[WrittenCall]:
     """The calls of a part that is a JSON object, or a list of them; one broken call otherwise."""
     try:
-        found = json.loads(part)
+        parsed = json.loads(part)
     except (ValueError, RecursionError):
         return [WrittenCall(name=BROKEN, arguments=part)]
-    listed = found if isinstance(found, list) and found else [found]
-    return [_call_of(one, part) for one in listed]
+    listed = parsed if isinstance(parsed, list) and parsed else [parsed]
+    return [_call_of(entry, part) for entry in listed]
 
 
 def _in_parts(
@@ -142,10 +142,10 @@ def _in_parts(
 
     def reader(text: str, tools: Tools) -> WrittenMessage:
         thought, rest, endless = split_thinking(text)
-        said, parts, unclosed = _between(rest, opening, closing)
+        content, parts, unclosed = _between(rest, opening, closing)
         calls = tuple(call for part in parts for call in read(part, tools))
         return WrittenMessage(
-            text=text.strip() if endless or unclosed else said,
+            text=text.strip() if endless or unclosed else content,
             calls=() if endless else calls,
             reasoning=thought,
             unclosed=endless or unclosed,
@@ -161,13 +161,13 @@ _GLM_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)(?:</arg_val
 
 def _read_xml(part: str, tools: Tools) -> list[WrittenCall]:
     """Qwen3-Coder's: ``<function=NAME><parameter=KEY>VALUE</parameter></function>``."""
-    found = [
+    functions = [
         (name.strip(), {k.strip(): v.strip("\n") for k, v in _PARAMETER.findall(body)})
         for name, body in _FUNCTION.findall(part)
     ]
-    if not found:
+    if not functions:
         return [WrittenCall(name=BROKEN, arguments=part)]
-    return [_typed_call(name, values, tools) for name, values in found]
+    return [_typed_call(name, values, tools) for name, values in functions]
 
 
 def _read_glm(part: str, tools: Tools) -> list[WrittenCall]:
@@ -186,11 +186,11 @@ def _typed_call(name: str, values: Mapping[str, str], tools: Tools) -> WrittenCa
 
 
 def _properties(name: str, tools: Tools) -> Mapping[str, Any]:
-    tool = next((one for one in tools if function_name(one) == name), {})
+    tool = next((offered for offered in tools if function_name(offered) == name), {})
     function = tool.get("function")
     schema = function.get("parameters") if isinstance(function, Mapping) else None
-    found = schema.get("properties") if isinstance(schema, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    return properties if isinstance(properties, Mapping) else {}
 
 
 def _typed(value: str, schema: Any) -> Any:
@@ -214,7 +214,7 @@ def _read_mistral(text: str, tools: Tools) -> WrittenMessage:  # noqa: ARG001
     thought, rest, endless = split_thinking(text)
     if endless:
         return WrittenMessage(text=text.strip(), unclosed=True)
-    said, *parts = rest.split("[TOOL_CALLS]")
+    content, *parts = rest.split("[TOOL_CALLS]")
     calls: list[WrittenCall] = []
     for part in parts:
         named = _MISTRAL_NAMED.match(part)
@@ -222,7 +222,7 @@ def _read_mistral(text: str, tools: Tools) -> WrittenMessage:  # noqa: ARG001
             calls += _json_calls(part.strip())
         else:
             calls.append(WrittenCall(name=named[1], arguments=part[named.end() :].strip()))
-    return WrittenMessage(text=said.strip(), calls=tuple(calls), reasoning=thought)
+    return WrittenMessage(text=content.strip(), calls=tuple(calls), reasoning=thought)
 
 
 _DEEPSEEK_FENCE = re.compile(r"^```(?:json)?\s*\n(.*?)(?:\n```)?\s*$", re.DOTALL)
@@ -230,8 +230,8 @@ _DEEPSEEK_FENCE = re.compile(r"^```(?:json)?\s*\n(.*?)(?:\n```)?\s*$", re.DOTALL
 
 def _read_deepseek(part: str, tools: Tools) -> list[WrittenCall]:  # noqa: ARG001
     """``function<sep>NAME`` with arguments in a fence (V3, R1), or ``NAME<sep>{...}`` (V3.1)."""
-    before, found, after = part.partition("<｜tool▁sep｜>")
-    if not found:
+    before, separator, after = part.partition("<｜tool▁sep｜>")
+    if not separator:
         return [WrittenCall(name=BROKEN, arguments=part)]
     name, _, rest = after.partition("\n")
     fenced = _DEEPSEEK_FENCE.match(rest.strip())
@@ -242,8 +242,8 @@ def _read_deepseek(part: str, tools: Tools) -> list[WrittenCall]:  # noqa: ARG00
 
 def _read_kimi(part: str, tools: Tools) -> list[WrittenCall]:  # noqa: ARG001
     """Kimi K2's ``functions.NAME:INDEX<|tool_call_argument_begin|>{...}``."""
-    name, found, arguments = part.partition("<|tool_call_argument_begin|>")
-    if not found:
+    name, separator, arguments = part.partition("<|tool_call_argument_begin|>")
+    if not separator:
         return [WrittenCall(name=BROKEN, arguments=part)]
     plain = name.strip().removeprefix("functions.").rpartition(":")[0] or name.strip()
     return [WrittenCall(name=plain, arguments=arguments.strip())]
@@ -253,8 +253,8 @@ def _in_section(reader: _Reader, marks: Sequence[str]) -> _Reader:
     """A form whose calls stand together between two more marks, which are no part of the text."""
 
     def read(text: str, tools: Tools) -> WrittenMessage:
-        found = reader(text, tools)
-        return found if found.unclosed else replace(found, text=_without(found.text, marks))
+        message = reader(text, tools)
+        return message if message.unclosed else replace(message, text=_without(message.text, marks))
 
     return read
 
@@ -288,24 +288,24 @@ def _read_harmony(text: str, tools: Tools) -> WrittenMessage:  # noqa: ARG001
     The mark that ends all of it is often taken off with the end-of-text token.
     """
     calls: list[WrittenCall] = []
-    said: list[str] = []
+    answer_parts: list[str] = []
     thought: list[str] = []
     thinks = False
-    for found in _HARMONY.finditer(text):
-        head, body = found["head"], found["body"]
+    for segment in _HARMONY.finditer(text):
+        head, body = segment["head"], segment["body"]
         recipient = _RECIPIENT.search(head)
         thinks = False
         if recipient is not None:
             calls.append(WrittenCall(name=recipient[1], arguments=body.strip()))
         elif "<|channel|>analysis" in head:
             thought.append(body.strip())
-            thinks = found["end"] not in _HARMONY_ENDS
+            thinks = segment["end"] not in _HARMONY_ENDS
         else:
-            said.append(body.strip())
-    if not (calls or said or thought):
+            answer_parts.append(body.strip())
+    if not (calls or answer_parts or thought):
         return WrittenMessage(text=text.strip())
     return WrittenMessage(
-        text=text.strip() if thinks else "\n".join(said),
+        text=text.strip() if thinks else "\n".join(answer_parts),
         calls=tuple(calls),
         reasoning="\n".join(thought),
         unclosed=thinks,
@@ -317,13 +317,13 @@ _LLAMA_TAG = "<|python_tag|>"
 
 def _read_llama(text: str, tools: Tools) -> WrittenMessage:
     """Llama 3's: the whole answer is JSON, after ``<|python_tag|>`` or not; several by ";"."""
-    said, tagged, after = text.partition(_LLAMA_TAG)
+    content, tagged, after = text.partition(_LLAMA_TAG)
     if not tagged:
         return _read_plain(text, tools)
     parts = list(_json_objects(after))
     calls = [call for part in parts for call in _json_calls(part)]
     broken = [WrittenCall(name=BROKEN, arguments=after.strip())]
-    return WrittenMessage(text=said.strip(), calls=tuple(calls or broken))
+    return WrittenMessage(text=content.strip(), calls=tuple(calls or broken))
 
 
 def _read_plain(text: str, tools: Tools) -> WrittenMessage:  # noqa: ARG001
@@ -351,7 +351,7 @@ def _names_arguments(part: str) -> bool:
 def _json_objects(text: str) -> Iterator[str]:
     """Objects that stand one after the other, nothing but ";" or commas between; else none."""
     decoder, at = json.JSONDecoder(), 0
-    found: list[str] = []
+    objects: list[str] = []
     text = text.strip()
     while at < len(text):
         try:
@@ -360,11 +360,11 @@ def _json_objects(text: str) -> Iterator[str]:
             return
         if not isinstance(value, dict):
             return
-        found.append(text[at:end])
+        objects.append(text[at:end])
         at = end
         while at < len(text) and text[at] in "; ,\n\t":
             at += 1
-    yield from found
+    yield from objects
 
 
 TOOL_FORMS: tuple[ToolForm, ...] = (

@@ -160,13 +160,13 @@ def nightly_correlation(values: Floats, positions: Sequence[int]) -> float:
     n = values.shape[0]
     sharp = np.flatnonzero(np.abs(jumps) > _SHARP * usual) + 1
     edges = sorted({0, n, *positions, *sharp.tolist()})
-    left = np.concatenate([values[a:b] - np.mean(values[a:b]) for a, b in pairwise(edges)])
-    squares = float(np.sum(np.square(left)))
+    residuals = np.concatenate([values[a:b] - np.mean(values[a:b]) for a, b in pairwise(edges)])
+    squares = float(np.sum(np.square(residuals)))
     if squares == 0.0:
         return 0.0
-    found = float(np.sum(left[1:] * left[:-1])) / squares
-    found += (_LOST + _LOST_BY_CORRELATION * found) / n
-    return float(min(max(found, 0.0), _MOST_CORRELATED))
+    correlation = float(np.sum(residuals[1:] * residuals[:-1])) / squares
+    correlation += (_LOST + _LOST_BY_CORRELATION * correlation) / n
+    return float(min(max(correlation, 0.0), _MOST_CORRELATED))
 
 
 def best_split(
@@ -184,8 +184,10 @@ def best_split(
     weights = 1.0 / np.square(scales)
     statistics = split_statistics(values, weights, rules.shortest)
     position = int(np.argmax(statistics)) + rules.shortest
-    left, right = slice(position), slice(position, n)
-    step = weighted_mean(values[right], weights[right]) - weighted_mean(values[left], weights[left])
+    before, after = slice(position), slice(position, n)
+    step = weighted_mean(values[after], weights[after]) - weighted_mean(
+        values[before], weights[before]
+    )
     if abs(step) < rules.smallest_step:
         return None
     p, correlation = 0.0, around.correlation(position)
@@ -216,15 +218,15 @@ def split_statistics(values: Floats, weights: Floats, shortest: int) -> Floats:
 def _statistics(residuals: Floats, weights: Floats, shortest: int) -> Floats:
     """The statistic of every split, shape (rows, n - 2 shortest + 1)."""
     n = weights.shape[0]
-    kept = slice(shortest - 1, n - shortest)
-    left = np.cumsum(weights)[kept]
+    allowed = slice(shortest - 1, n - shortest)
+    left_weights = np.cumsum(weights)[allowed]
     total = float(np.sum(weights))
     sums = np.cumsum(residuals * weights, axis=1)
     whole = sums[:, -1:]
-    lefts = sums[:, kept]
+    lefts = sums[:, allowed]
     # mean_right - mean_left, over its standard error, in sums of weights.
-    difference = (whole - lefts) / (total - left) - lefts / left
-    return np.asarray(np.abs(difference) * np.sqrt(left * (total - left) / total))
+    difference = (whole - lefts) / (total - left_weights) - lefts / left_weights
+    return np.asarray(np.abs(difference) * np.sqrt(left_weights * (total - left_weights) / total))
 
 
 def most_drawn(level: float) -> int:
@@ -280,10 +282,10 @@ def refine_location(
     Binary segmentation places a change point while others beside it are not yet known.
     """
     edges = [0, *positions, values.shape[0]]
-    for place in range(1, len(edges) - 1):
-        start, stop = edges[place - 1], edges[place + 1]
+    for index in range(1, len(edges) - 1):
+        start, stop = edges[index - 1], edges[index + 1]
         statistics = split_statistics(values[start:stop], weights[start:stop], shortest)
-        edges[place] = start + shortest + int(np.argmax(statistics))
+        edges[index] = start + shortest + int(np.argmax(statistics))
     return tuple(edges[1:-1])
 
 
@@ -318,12 +320,12 @@ def spread_within(values: Floats, weights: Floats, edges: Sequence[int]) -> floa
     n, stretches = values.shape[0], len(edges) - 1
     if n <= stretches:
         return 1.0
-    left = 0.0
-    for place in range(stretches):
-        part = slice(edges[place], edges[place + 1])
+    squares = 0.0
+    for index in range(stretches):
+        part = slice(edges[index], edges[index + 1])
         off = values[part] - weighted_mean(values[part], weights[part])
-        left += float(np.sum(weights[part] * np.square(off)))
-    return math.sqrt(left / (n - stretches))
+        squares += float(np.sum(weights[part] * np.square(off)))
+    return math.sqrt(squares / (n - stretches))
 
 
 SHORTEST = 3
@@ -362,19 +364,19 @@ def change_points(
     scales = _scales(stderrs)
     rules = Rules(alpha, shortest, smallest_step, seed)
     rng = np.random.default_rng(seed)
-    found: dict[int, tuple[float, float]] = {}
+    splits: dict[int, tuple[float, float]] = {}
     stretches = [(0, n)]
     while stretches:
         start, stop = stretches.pop()
         level = alpha * (stop - start) / n if n else alpha
         stretch = slice(start, stop)
-        around = Whole(values, start, tuple(found))
+        around = Whole(values, start, tuple(splits))
         split = best_split(values[stretch], scales[stretch], level, rules, rng, around)
         if split is not None:
             position = start + split[0]
-            found[position] = split[1], level
+            splits[position] = split[1], level
             stretches += [(position, stop), (start, position)]
-    return _scan(values, scales, found, rules)
+    return _scan(values, scales, splits, rules)
 
 
 def _scales(stderrs: Floats) -> Floats:
@@ -408,16 +410,16 @@ def _scan(
         if stop > start
     )
     points = []
-    for place, (p_value, level) in enumerate(found[old] for old in sorted(found)):
-        stretch = (edges[place], edges[place + 1], edges[place + 2])
+    for index, (p_value, level) in enumerate(found[old] for old in sorted(found)):
+        stretch = (edges[index], edges[index + 1], edges[index + 2])
         earliest, latest = location_range(values, weights, stretch, spread, rules.shortest)
         points.append(
             ChangePoint(
                 position=stretch[1],
                 earliest=earliest,
                 latest=latest,
-                before=levels[place],
-                after=levels[place + 1],
+                before=levels[index],
+                after=levels[index + 1],
                 p_value=p_value,
                 level=level,
             )

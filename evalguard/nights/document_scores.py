@@ -149,9 +149,11 @@ def match_documents(first: DocumentScores, second: DocumentScores) -> tuple[Rows
         rows = np.arange(first.n)
         return rows, rows
     ours, theirs = identities(first.prints), identities(second.prints)
-    _, one, other = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
-    order = np.argsort(other, kind="stable")
-    return one[order], other[order]
+    _, first_rows, second_rows = np.intersect1d(
+        ours, theirs, assume_unique=True, return_indices=True
+    )
+    order = np.argsort(second_rows, kind="stable")
+    return first_rows[order], second_rows[order]
 
 
 def identities(prints: Prints) -> NDArray[np.void]:

@@ -94,9 +94,9 @@ def broken_documents(
 def _on_tonight(tonight: DocumentScores, night: DocumentScores) -> Mask:
     """Which of tonight's documents were broken on a night."""
     theirs, ours = match_documents(night, tonight)
-    found = np.zeros(tonight.n, np.bool_)
-    found[ours] = broken(night)[theirs]
-    return found
+    broken_mask = np.zeros(tonight.n, np.bool_)
+    broken_mask[ours] = broken(night)[theirs]
+    return broken_mask
 
 
 def _most_alike(fresh: Mask, before: Mapping[int, Mask]) -> Earlier | None:
@@ -156,15 +156,15 @@ class DocumentFlips:
 
 def flips(first: DocumentScores, second: DocumentScores, *, most_moved: int = 10) -> DocumentFlips:
     """Compare the candidate of two nights on the documents that both have."""
-    one, other = match_documents(first, second)
-    worse = first.quality[one] - second.quality[other]
-    doc_ids = second.doc_ids[other]
+    first_rows, second_rows = match_documents(first, second)
+    worse = first.quality[first_rows] - second.quality[second_rows]
+    doc_ids = second.doc_ids[second_rows]
     binary = first.binary and second.binary
     order = np.argsort(-np.abs(worse), kind="stable")[:most_moved]
     return DocumentFlips(
-        shared=int(one.shape[0]),
-        only_first=first.n - int(one.shape[0]),
-        only_second=second.n - int(one.shape[0]),
+        shared=int(first_rows.shape[0]),
+        only_first=first.n - int(first_rows.shape[0]),
+        only_second=second.n - int(first_rows.shape[0]),
         same=int(np.count_nonzero(worse == 0.0)),
         lost=tuple(doc_ids[worse > 0.0].tolist()) if binary else None,
         won=tuple(doc_ids[worse < 0.0].tolist()) if binary else None,
@@ -173,5 +173,5 @@ def flips(first: DocumentScores, second: DocumentScores, *, most_moved: int = 10
             for row in order
             if worse[row] != 0.0
         ),
-        base_moved=int(np.count_nonzero(first.base[one] != second.base[other])),
+        base_moved=int(np.count_nonzero(first.base[first_rows] != second.base[second_rows])),
     )

@@ -112,19 +112,19 @@ def listing_blocks(listing: HistoryListing, width: int) -> Iterator[list[Text]]:
     shown = len(listing.runs)
     part = "" if shown == listing.total else f", the last {format_count(shown)} of them"
     runs = "run" if listing.total == 1 else "runs"
-    pairs = {kept.run.pair for kept in listing.runs}
+    pairs = {entry.run.pair for entry in listing.runs}
     of = "" if len(pairs) != 1 else printable(" of {} vs {}".format(*next(iter(pairs))))
     yield wrap_prose(
         f"{printable(listing.file)}: {format_count(listing.total)} {runs}{of}{part}", width
     )
     if not listing.runs:
         return
-    rows = [_RUN_HEADER, *(_run_cells(kept) for kept in listing.runs)]
+    rows = [_RUN_HEADER, *(_run_cells(entry) for entry in listing.runs)]
     if len(pairs) == 1:
         rows = [row[:-1] for row in rows]
     if width < _NARROWEST_WITH_TIME:
-        rows = [(number, time[:10], *others) for number, time, *others in rows]
-    styles = ["bold", *(STATE_STYLE[kept.run.state] for kept in listing.runs)]
+        rows = [(number, time[:10], *cells) for number, time, *cells in rows]
+    styles = ["bold", *(STATE_STYLE[entry.run.state] for entry in listing.runs)]
     yield Table(headings=rows[0], rows=rows[1:]).lines(width, styles)
 
 
@@ -183,12 +183,12 @@ def _metric_flip_lines(found: MetricFlips, report: FlipReport, width: int) -> It
 
 
 def _flip_sentences(flips: DocumentFlips) -> Iterator[str]:
-    others = [
+    parts = [
         f"{format_count(number)} only in the {which}"
         for which, number in (("first", flips.only_first), ("second", flips.only_second))
         if number
     ]
-    share = "".join(f", {text}" for text in others)
+    share = "".join(f", {text}" for text in parts)
     yield (
         f"{format_count(flips.shared)} documents{share}; {format_count(flips.same)} scored the "
         f"same to the bit"
@@ -197,8 +197,8 @@ def _flip_sentences(flips: DocumentFlips) -> Iterator[str]:
         yield f"lost {_document_list(flips.lost)}"
         yield f"won {_document_list(flips.won)}"
     elif flips.moved:
-        told = [f"{moved.doc_id} ({-moved.worse:+.2g})" for moved in flips.moved]
-        yield f"moved most: {', '.join(told)}; below 0 is worse"
+        moves = [f"{moved.doc_id} ({-moved.worse:+.2g})" for moved in flips.moved]
+        yield f"moved most: {', '.join(moves)}; below 0 is worse"
     if flips.base_moved:
         yield f"the base scores {format_count(flips.base_moved)} of them otherwise, too"
 
@@ -232,12 +232,14 @@ def _document_list(ids: Sequence[int]) -> str:
     """Return "3: documents 1, 2, 5", cut."""
     if not ids:
         return "none"
-    more = (
+    suffix = (
         f" and {format_count(len(ids) - _MOST_DOCUMENTS)} more"
         if len(ids) > _MOST_DOCUMENTS
         else ""
     )
-    return f"{format_count(len(ids))}: documents {', '.join(map(str, ids[:_MOST_DOCUMENTS]))}{more}"
+    return (
+        f"{format_count(len(ids))}: documents {', '.join(map(str, ids[:_MOST_DOCUMENTS]))}{suffix}"
+    )
 
 
 _MOST_PLOTS = 2
@@ -252,8 +254,10 @@ def trend_blocks(report: TrendReport, width: int, *, verbose: bool = False) -> I
     With ``verbose`` there is a line for each, a plot for one or two, and all change points.
     """
     pair = f"{printable(report.candidate)} against {printable(report.base)}"
-    found = sum(len(trend.scan.points) for trend in report.trends)
-    answer = f"{found} change point{'' if found == 1 else 's'}" if found else "No change point"
+    n_points = sum(len(trend.scan.points) for trend in report.trends)
+    answer = (
+        f"{n_points} change point{'' if n_points == 1 else 's'}" if n_points else "No change point"
+    )
     yield wrap_prose(
         f"{answer}: {pair}, {_drift_name(report.trends)} over nights", width, style="bold"
     )
@@ -261,8 +265,10 @@ def trend_blocks(report: TrendReport, width: int, *, verbose: bool = False) -> I
     if verbose:
         yield from notes
     else:
-        more = len(notes) - _MOST_NOTES
-        rest = wrap_prose(f"and {more} more metrics with a note (-v)" if more > 0 else "", width)
+        omitted = len(notes) - _MOST_NOTES
+        rest = wrap_prose(
+            f"and {omitted} more metrics with a note (-v)" if omitted > 0 else "", width
+        )
         yield [*(line for block in notes[:_MOST_NOTES] for line in block), *rest]
     if len(report.trends) <= (_MOST_PLOTS if verbose else 1):
         for trend in report.trends:
@@ -271,13 +277,13 @@ def trend_blocks(report: TrendReport, width: int, *, verbose: bool = False) -> I
         trends = list(report.trends)
         if not verbose:
             trends = sorted(trends, key=_news_order)[:_MOST_LINES]
-        more = len(report.trends) - len(trends)
-        rest = wrap_prose(f"and {more} more trends (-v)" if more else "", width)
+        omitted = len(report.trends) - len(trends)
+        rest = wrap_prose(f"and {omitted} more trends (-v)" if omitted else "", width)
         yield [*_trend_lines(trends, width), *rest]
     yield [
         *wrap_prose(trend_error_text(report), width, style="dim"),
         *wrap_prose(f"History: {printable(report.file)}", width, style="dim"),
-        *(_next_lines(report, width) if found else []),
+        *(_next_lines(report, width) if n_points else []),
     ]
 
 
@@ -290,7 +296,7 @@ def _next_lines(report: TrendReport, width: int) -> list[Text]:
     """The command that shows the documents behind the latest change, of the first that has one."""
     trend = next(trend for trend in report.trends if trend.scan.points)
     at = trend.scan.points[-1].position
-    before, after = (trend.nights[trend.used[place]].run.number for place in (at - 1, at))
+    before, after = (trend.nights[trend.used[index]].run.number for index in (at - 1, at))
     words = ["evalguard", "history", "flips", str(before), str(after), "--base", report.base]
     words += ["--cand", report.candidate, "--history", report.file]
     command = shlex.join(map(printable, words))
@@ -336,9 +342,9 @@ def _note_blocks(trend: Trend, width: int) -> Iterator[list[Text]]:
     """What changed, and which nights could not be used."""
     label = key_label(*trend.key)
     lines: list[Text] = []
-    for point, said in zip(trend.scan.points, change_sentences(trend), strict=True):
+    for point, sentence in zip(trend.scan.points, change_sentences(trend), strict=True):
         style = "red" if point.step > 0 else "green"
-        lines += wrap_prose(f"{label}: {said}", width, style=style)
+        lines += wrap_prose(f"{label}: {sentence}", width, style=style)
     left_out = len(trend.nights) - len(trend.used)
     if left_out:
         verb = "has" if left_out == 1 else "have"
@@ -353,7 +359,7 @@ def _note_blocks(trend: Trend, width: int) -> Iterator[list[Text]]:
 
 
 def _change_text(trend: Trend, point: ChangePoint) -> str:
-    runs = [trend.nights[place].run for place in trend.used]
+    runs = [trend.nights[index].run for index in trend.used]
     run, first, last = (runs[at] for at in (point.position, point.earliest, point.latest))
     within = "" if first == last else f"; 95%: {first.number} to {last.number}"
     way = "worse" if point.step > 0 else "better"
@@ -370,21 +376,25 @@ def _change_text(trend: Trend, point: ChangePoint) -> str:
 def _cause_text(changes: tuple[Change, ...]) -> str:
     if not changes:
         return "; nothing else that is kept changed there"
-    told = [
+    changed = [
         f"{printable(change.what)} {printable(change.before)} -> {printable(change.after)} in run "
         f"{change.run}"
         for change in changes[:_MOST_NAMED]
     ]
-    more = f" and {len(changes) - _MOST_NAMED} more" if len(changes) > _MOST_NAMED else ""
-    return f"; changed there: {', '.join(told)}{more}"
+    suffix = f" and {len(changes) - _MOST_NAMED} more" if len(changes) > _MOST_NAMED else ""
+    return f"; changed there: {', '.join(changed)}{suffix}"
 
 
 def trend_error_text(report: TrendReport) -> str:
     """How many change points there are, and the chance of a false one."""
     several = len(report.trends) > 1
     among = f"among these {format_count(len(report.trends))} trends" if several else "in this trend"
-    found = sum(len(trend.scan.points) for trend in report.trends)
-    points = "no change point" if not found else f"{found} change point{'s' if found > 1 else ''}"
+    n_points = sum(len(trend.scan.points) for trend in report.trends)
+    points = (
+        "no change point"
+        if not n_points
+        else f"{n_points} change point{'s' if n_points > 1 else ''}"
+    )
     looks = f" in {format_count(report.looks)} answers like this" if report.looks > 1 else ""
     return (
         f"{points}; the chance of any false one {among}{looks} is at most "
@@ -472,9 +482,9 @@ def trend_figure(trend: Trend) -> TrendFigure | None:
     """The figure of a metric; None where no night has a number."""
     if not trend.used:
         return None
-    nights = [trend.nights[place] for place in trend.used]
+    nights = [trend.nights[index] for index in trend.used]
     title = printable(metric_key_text(trend.key))
-    said = tuple(map(format_sentence, change_sentences(trend))) or ("No change point.",)
+    sentences = tuple(map(format_sentence, change_sentences(trend))) or ("No change point.",)
     return TrendFigure(
         title=title,
         plot=draw_trend(
@@ -486,9 +496,9 @@ def trend_figure(trend: Trend) -> TrendFigure | None:
             margin=nights[-1].margin_in(trend.unit),
             unit=trend.unit,
             ends=(nights[0].run.created[:10], nights[-1].run.created[:10]),
-            said=f"{title}: {trend.unit} of {len(nights)} nights. {' '.join(said)}",
+            said=f"{title}: {trend.unit} of {len(nights)} nights. {' '.join(sentences)}",
         ),
-        said=said,
+        said=sentences,
     )
 
 
@@ -574,7 +584,7 @@ def check_trend_files(paths: Sequence[Path]) -> None:
         if path.suffix.lower() not in _SUFFIXES:
             raise UsageError(
                 f"{path}: trends are not written as {path.suffix or 'a file without a suffix'}",
-                hint=f"name it {' or '.join(f'*{one}' for one in _SUFFIXES)}",
+                hint=f"name it {' or '.join(f'*{suffix}' for suffix in _SUFFIXES)}",
             )
         check_output(path)
 

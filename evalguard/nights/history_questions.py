@@ -52,14 +52,14 @@ def build_trend(
         environment: what a digest of an environment stands for.
     """
     unit = common_unit(nights)
-    used = tuple(place for place, night in enumerate(nights) if _usable(night, unit))
+    used = tuple(index for index, night in enumerate(nights) if _usable(night, unit))
     scan = change_points(*select_scanned_numbers(nights, used), alpha=alpha)
-    scanned = [nights[place] for place in used]
+    scanned = [nights[index] for index in used]
     changes = tuple(
         tuple(
             change
-            for place in range(point.earliest, point.latest + 1)
-            for change in find_environment_changes(scanned[place - 1], scanned[place], environment)
+            for index in range(point.earliest, point.latest + 1)
+            for change in find_environment_changes(scanned[index - 1], scanned[index], environment)
         )
         for point in scan.points
     )
@@ -73,8 +73,8 @@ def select_scanned_numbers(nights: Sequence[Night], used: Sequence[int]) -> tupl
     every level there.
     """
     unit = common_unit(nights)
-    drifts = [nights[place].metric.drift_in(unit)[0] or 0.0 for place in used]
-    errors = [nights[place].metric.stderr or 0.0 if unit == "sigma" else 0.0 for place in used]
+    drifts = [nights[index].metric.drift_in(unit)[0] or 0.0 for index in used]
+    errors = [nights[index].metric.stderr or 0.0 if unit == "sigma" else 0.0 for index in used]
     return np.array(drifts, np.float64), np.array(errors, np.float64)
 
 
@@ -88,14 +88,14 @@ def find_environment_changes(
 ) -> list[Change]:
     """What else is other in the later of two nights."""
     before, after = first.run, second.run
-    found = [
+    changes = [
         Change(
             run=after.number,
             what=what,
-            before=str(one),
-            after=str(other),
+            before=str(earlier),
+            after=str(later),
         )
-        for what, one, other in (
+        for what, earlier, later in (
             ("base", _shorten_digest(before.base_digest), _shorten_digest(after.base_digest)),
             (
                 "candidate",
@@ -107,12 +107,12 @@ def find_environment_changes(
             ("documents", first.metric.n_used, second.metric.n_used),
             ("margin", first.margin_text, second.margin_text),
         )
-        if one != other
+        if earlier != later
     ]
     if before.environment != after.environment:
         sides = [dict(_flatten(environment(run.environment))) for run in (before, after)]
         names = dict.fromkeys((*sides[0], *sides[1]))
-        found += [
+        changes += [
             Change(
                 run=after.number,
                 what=name,
@@ -122,7 +122,7 @@ def find_environment_changes(
             for name in names
             if sides[0].get(name) != sides[1].get(name) and name != "packages.evalguard"
         ]
-    return found[:_MOST_CHANGES]
+    return changes[:_MOST_CHANGES]
 
 
 def _flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -166,12 +166,12 @@ def find_named_run(name: str, runs: Sequence[NightRun]) -> NightRun:
             f"there is no run {name}: the pair has {len(runs)} runs", hint=_RUN_NAME_HINT
         )
     if _NUMBER.fullmatch(name):
-        found = [run for run in runs if run.number == int(name)]
+        matches = [run for run in runs if run.number == int(name)]
     else:
-        found = [run for run in runs if name and run.created.startswith(name)]
-    if not found:
+        matches = [run for run in runs if name and run.created.startswith(name)]
+    if not matches:
         raise UsageError(f"the pair has no run '{name}'", hint=_RUN_NAME_HINT)
-    return found[-1]
+    return matches[-1]
 
 
 DEFAULT_ALPHA = 0.05
@@ -199,7 +199,7 @@ class HistorySelection:
     def has_metric(self, key: MetricKey) -> bool:
         """Whether a metric is meant."""
         asked = (self.task, self.filter, self.metric)
-        return all(name in ("", found) for name, found in zip(asked, key, strict=True))
+        return all(name in ("", part) for name, part in zip(asked, key, strict=True))
 
 
 def require_history_file(history: Path | None, config: Path | None) -> Path:
@@ -211,13 +211,13 @@ def require_history_file(history: Path | None, config: Path | None) -> Path:
     if history is not None:
         return history.expanduser()
     guards = load_guards(config, cwd=Path.cwd(), allow_code=False)
-    found = shared_history_file(guards)
-    if found is None:
+    file = shared_history_file(guards)
+    if file is None:
         raise UsageError(
             f"no history is named, and {guards.where} names none",
             hint="--history FILE, or `run: {history: FILE}` in the guard file",
         )
-    return found
+    return file
 
 
 def list_runs(file: Path, wanted: HistorySelection, *, last: int | None = None) -> HistoryListing:
@@ -229,10 +229,12 @@ def list_runs(file: Path, wanted: HistorySelection, *, last: int | None = None) 
     with HistoryFile(file) as history:
         runs = [run for run in history.runs() if wanted.has(run)]
         shown = runs[-last:] if last else runs
-        kept = tuple(HistoryRun(run=run, metrics=history.metrics(run.number)) for run in shown)
+        history_runs = tuple(
+            HistoryRun(run=run, metrics=history.metrics(run.number)) for run in shown
+        )
         history.note_damage()
         problems = tuple(history.problems)
-    return HistoryListing(file=str(file), runs=kept, total=len(runs), problems=problems)
+    return HistoryListing(file=str(file), runs=history_runs, total=len(runs), problems=problems)
 
 
 def find_trends(
@@ -262,7 +264,7 @@ def find_trends(
         pair = _selected_pair(file, history, wanted)
         keys = _selected_keys(file, history, pair, wanted, everything=everything)
         series = {key: history.nights(pair, key)[-(last or 0) :] for key in keys}
-        found = tuple(
+        trends = tuple(
             build_trend(
                 key, nights, alpha=alpha / len(keys) / looks, environment=history.environment
             )
@@ -276,7 +278,7 @@ def find_trends(
         base=pair[0],
         candidate=pair[1],
         alpha=alpha,
-        trends=found,
+        trends=trends,
         looks=looks,
         problems=problems,
     )
@@ -296,21 +298,25 @@ def find_flips(
     with HistoryFile(file) as history:
         pair = _selected_pair(file, history, wanted)
         runs = history.runs(pair)
-        one, other = find_named_run(first, runs), find_named_run(second, runs)
-        if one.number == other.number:
+        first_run, second_run = find_named_run(first, runs), find_named_run(second, runs)
+        if first_run.number == second_run.number:
             raise UsageError(
-                f"'{first}' and '{second}' are the same run, {one.number}",
+                f"'{first}' and '{second}' are the same run, {first_run.number}",
                 hint="evalguard history list shows the runs",
             )
         keys = _selected_keys(file, history, pair, wanted, everything=everything)
-        earlier = [run for run in runs if (run.created, run.number) < (other.created, other.number)]
-        metrics = tuple(_metric_flips(history, key, one, other, earlier) for key in keys)
+        earlier = [
+            run
+            for run in runs
+            if (run.created, run.number) < (second_run.created, second_run.number)
+        ]
+        metrics = tuple(_metric_flips(history, key, first_run, second_run, earlier) for key in keys)
         history.note_damage()
         problems = tuple(history.problems)
     return FlipReport(
         file=str(file),
-        first=one,
-        second=other,
+        first=first_run,
+        second=second_run,
         metrics=metrics,
         nights={run.number: run.created for run in earlier},
         problems=problems,
@@ -331,16 +337,16 @@ def _metric_flips(
     earlier: Sequence[NightRun],
 ) -> MetricFlips:
     numbers = [run.number for run in earlier]
-    found = history.documents([*numbers, first.number, second.number], key)
-    if second.number not in found or first.number not in found:
-        lacking = second if second.number not in found else first
+    documents = history.documents([*numbers, first.number, second.number], key)
+    if second.number not in documents or first.number not in documents:
+        lacking = second if second.number not in documents else first
         reason = f"run {lacking.number} keeps no scores of single documents for it"
         return MetricFlips(key=key, flips=None, broken=None, reason=reason)
-    before = {number: found[number] for number in numbers if number in found}
+    before = {number: documents[number] for number in numbers if number in documents}
     return MetricFlips(
         key=key,
-        flips=flips(found[first.number], found[second.number]),
-        broken=broken_documents(found[second.number], before),
+        flips=flips(documents[first.number], documents[second.number]),
+        broken=broken_documents(documents[second.number], before),
     )
 
 
@@ -373,10 +379,10 @@ def _refuse_damaged(file: Path, history: HistoryFile) -> None:
     """Say that what was asked for may be among what is damaged, where something is."""
     history.note_damage()
     if history.problems:
-        first, *others = history.problems
-        more = f" and {len(others)} more" if others else ""
+        first, *remaining = history.problems
+        suffix = f" and {len(remaining)} more" if remaining else ""
         raise EvaluationError(
-            f"of what is asked, nothing can be read in {file}: {first}{more}",
+            f"of what is asked, nothing can be read in {file}: {first}{suffix}",
             hint=f"evalguard history check --history {file} shows all that is damaged",
         )
 
@@ -392,8 +398,8 @@ def _selected_keys(
     """The metrics that are meant: those named, else those that the gate judged last."""
     keys = history.keys(pair)
     if wanted.named:
-        found = tuple(key for key in keys if wanted.has_metric(key))
-        if not found:
+        selected = tuple(key for key in keys if wanted.has_metric(key))
+        if not selected:
             _refuse_damaged(file, history)
             known = [name for key in keys for name in key]
             asked = " ".join(filter(None, (wanted.task, wanted.filter, wanted.metric)))
@@ -402,7 +408,7 @@ def _selected_keys(
                 f"{nearest(wanted.metric or wanted.task, known)}",
                 hint=f"it has: {', '.join(f'{task} {metric}' for task, _, metric in keys)}",
             )
-        return found
+        return selected
     latest = history.metrics(history.runs(pair)[-1].number)
     gated = {metric.key for metric in latest if metric.gated}
     return tuple(key for key in keys if key in gated) if gated and not everything else keys

@@ -101,8 +101,8 @@ class NightMetric:
         """Paired standard error of sigma; None where there is no number."""
         if self.paired_stderr is None or not self.base_stderr:
             return None
-        found = self.paired_stderr / self.base_stderr
-        return finite_or_none(found)
+        ratio = self.paired_stderr / self.base_stderr
+        return finite_or_none(ratio)
 
     @property
     def unit(self) -> DriftUnit:
@@ -172,7 +172,7 @@ class Night:
 
 def common_unit(nights: Sequence[Night]) -> DriftUnit:
     """One unit for nights of a metric: sigma, unless there is a night where it has no size."""
-    return next((one.metric.unit for one in nights if one.metric.unit != "sigma"), "sigma")
+    return next((night.metric.unit for night in nights if night.metric.unit != "sigma"), "sigma")
 
 
 def prunable(
@@ -400,7 +400,7 @@ def _trends_document(report: TrendReport) -> dict[str, Any]:
 
 def _trend_document(trend: Trend) -> dict[str, Any]:
     scan, used, key = trend.scan, set(trend.used), key_fields(trend.key)
-    nights = [trend.nights[place] for place in trend.used]
+    nights = [trend.nights[index] for index in trend.used]
     return {
         **key,
         "alpha": scan.alpha,
@@ -409,11 +409,11 @@ def _trend_document(trend: Trend) -> dict[str, Any]:
         "seed": scan.seed,
         "correlation": scan.correlation,
         "nights": [
-            {"run": night.run.number, "created": night.run.created, "used": place in used}
+            {"run": night.run.number, "created": night.run.created, "used": index in used}
             | {name: value for name, value in write_record(night.metric).items() if name not in key}
             | dict(zip(_IN_UNIT, night.metric.drift_in(trend.unit), strict=True))
             | {"unit": trend.unit}
-            for place, night in enumerate(trend.nights)
+            for index, night in enumerate(trend.nights)
         ],
         "unit": trend.unit,
         "levels": [_level_document(level, nights, trend.unit) for level in scan.levels],

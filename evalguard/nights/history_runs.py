@@ -64,14 +64,14 @@ def read_base_of_history(path: Path, name: str, candidate: str) -> BaselineScore
     """
     with HistoryFile(path) as history:
         run = _latest_run(path, history.runs(), name, candidate)
-        found: list[ScoreTable] = []
+        tables: list[ScoreTable] = []
         left_out: list[NotCompared] = []
         for metric in history.metrics(run.number):
             documents = history.documents([run.number], metric.key, hashes=True).get(run.number)
             if documents is None:
                 left_out.append(_left_out_metric(metric.key))
             else:
-                found.append(_history_table(path, run, metric.key, documents))
+                tables.append(_history_table(path, run, metric.key, documents))
         environment = history.environment(run.environment).get("base")
         history.note_damage()
         damaged = tuple(text for text, of in history.problems.items() if of == run.number)
@@ -81,7 +81,7 @@ def read_base_of_history(path: Path, name: str, candidate: str) -> BaselineScore
         path=path,
         created=run.created,
         identity=mark_as_stored(identity, run.created),
-        tables=tuple(replace(table, reading=describe_reading(environment)) for table in found),
+        tables=tuple(replace(table, reading=describe_reading(environment)) for table in tables),
         not_compared=tuple(left_out),
         notes=(
             "a history keeps no answers: in how many documents they are the same is not known",
@@ -310,17 +310,17 @@ def add_run(file: Path, run: Path) -> HistoryAddition:
     metrics = build_stored_metrics(report, tables, ALLOWED)
     night = build_night_run(report)
     with HistoryFile(file, create=True) as history:
-        for one in history.runs(night.pair):
-            if replace(one, number=0, folder="") == replace(night, folder=""):
+        for earlier in history.runs(night.pair):
+            if replace(earlier, number=0, folder="") == replace(night, folder=""):
                 raise AlreadyInHistoryError(
-                    f"the history {file} has this run already: it is run {one.number}"
+                    f"the history {file} has this run already: it is run {earlier.number}"
                 )
         number = history.add(night, metrics, report.environment)
     return HistoryAddition(
         file=str(file),
         run=replace(night, number=number),
         metrics=len(metrics),
-        with_documents=sum(one.documents is not None for one in metrics),
+        with_documents=sum(metric.documents is not None for metric in metrics),
         notes=stored.notes,
     )
 

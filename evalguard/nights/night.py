@@ -136,8 +136,8 @@ class RunningNight:
             StoreError: the journal cannot be written.
         """
         verdicts = {
-            pair.names: self._verdict(pair, f"{place} of {len(pairs)}")
-            for place, pair in enumerate(sorted(pairs, key=self._risky), 1)
+            pair.names: self._verdict(pair, f"{number} of {len(pairs)}")
+            for number, pair in enumerate(sorted(pairs, key=self._risky), 1)
         }
         self.history.again()
         for names, verdict in verdicts.items():
@@ -154,15 +154,15 @@ class RunningNight:
         if known is not None:
             return known
         deaths = self._deaths("begun", pair, "verdict")
-        found = self._left_behind(pair) if deaths else None
-        if found is None and deaths >= MOST_DEATHS:
-            found = build_failed_pair(*pair.names, _death_error("compared"))
-        if found is None:
+        verdict = self._left_behind(pair) if deaths else None
+        if verdict is None and deaths >= MOST_DEATHS:
+            verdict = build_failed_pair(*pair.names, _death_error("compared"))
+        if verdict is None:
             self._say(f"pair {place}: {pair.candidate} against {pair.base}")
-            found = self._compared(pair)
-        found = self.history.kept(found)
-        self.journal.add({"verdict": list(pair.names), "pair": dump_pair(found)})
-        return found
+            verdict = self._compared(pair)
+        verdict = self.history.kept(verdict)
+        self.journal.add({"verdict": list(pair.names), "pair": dump_pair(verdict)})
+        return verdict
 
     def _bisected(self, pair: NightPair, verdict: PairNight) -> PairNight:
         known = self._known("bisected", pair)
@@ -176,12 +176,12 @@ class RunningNight:
         if pair.bisects == "auto" and not pair.declares_settings:
             return replace(verdict, bisection=_undeclared_text(verdict))
         if self._deaths("bisecting", pair, "bisected") >= MOST_DEATHS:
-            found = replace(verdict, bisection=f"failed: {_death_error('bisected')}")
+            updated = replace(verdict, bisection=f"failed: {_death_error('bisected')}")
         else:
             self._say(f"bisecting {pair.candidate} against {pair.base}")
-            found = self._searched(pair, verdict)
-        self.journal.add({"bisected": list(pair.names), "pair": dump_pair(found)})
-        return found
+            updated = self._searched(pair, verdict)
+        self.journal.add({"bisected": list(pair.names), "pair": dump_pair(updated)})
+        return updated
 
     def _compared(self, pair: NightPair) -> PairNight:
         """Its verdict; a process that died, or took too long, may have left one behind."""
@@ -276,7 +276,7 @@ def _lost_error(error: WorkerError, work: PairWork, pair: NightPair) -> Evaluati
 
 def _undeclared_text(verdict: PairNight) -> str:
     """Why no settings were searched, and in what the two models differ, as far as they show it."""
-    differ = [one.text for one in verdict.findings if one.kind == "sides_differ"]
+    differ = [finding.text for finding in verdict.findings if finding.kind == "sides_differ"]
     return "; ".join(("no settings are declared", *differ))
 
 
@@ -335,9 +335,9 @@ def nightly(
             earlier=list_unfinished_nights(root, digest, before=journal.folder),
         )
         with interruptible("the night was running", hint=_RESUME_HINT):
-            found = night.run(pairs)
+            verdicts = night.run(pairs)
         runner.close()  # before the rest of the night needs its memory
-        report = _report(night, found, guards=guards, history=history)
+        report = _report(night, verdicts, guards=guards, history=history)
         notes = (note, *_night_notes(night, resumed), *report.notes)
         report = replace(report, notes=tuple(filter(None, notes)))
         result = write_night(replace(report, command=redacted_text(options.command)), options, cwd)
@@ -350,10 +350,10 @@ def _history_file(guards: GuardSet, options: CompareOptions, root: Path) -> Path
         return None
     if options.history is not None:
         return options.history.expanduser().absolute()
-    found = shared_history_file(guards)
-    if found is None and any(guard.run.history == NO_HISTORY for guard in guards.guards):
+    file = shared_history_file(guards)
+    if file is None and any(guard.run.history == NO_HISTORY for guard in guards.guards):
         return None
-    return (found or root / "history.sqlite").absolute()
+    return (file or root / "history.sqlite").absolute()
 
 
 def _journal_head(
@@ -426,18 +426,18 @@ def _report(
 
 
 def _night_notes(night: RunningNight, resumed: bool) -> list[str]:
-    said = []
+    notes = []
     if resumed:
-        said.append("this night was stopped, and gone on with")
+        notes.append("this night was stopped, and gone on with")
     later = latest_night_name(night.folder.parent)
     if later > night.folder.name:
-        said.append(
+        notes.append(
             f"the clock went back: there is a night {later} already; this one is compared with "
             "the night before its own time"
         )
     if night.journal.damaged:
-        said.append(f"damaged lines of {night.journal.path} are left out: {night.journal.damaged}")
-    return said
+        notes.append(f"damaged lines of {night.journal.path} are left out: {night.journal.damaged}")
+    return notes
 
 
 def _now() -> str:

@@ -65,7 +65,9 @@ def other_bases(tonight: Sequence[PairNight], before: Sequence[PairNight]) -> tu
     then = {(pair.base, pair.base_digest) for pair in before if pair.base_digest}
     known = {name for name, _ in then}
     now = dict.fromkeys((pair.base, pair.base_digest) for pair in tonight if pair.base_digest)
-    return tuple(dict.fromkeys(one[0] for one in now if one[0] in known and one not in then))
+    return tuple(
+        dict.fromkeys(names[0] for names in now if names[0] in known and names not in then)
+    )
 
 
 def _in_state(pair: PairNight, state: str) -> tuple[Key, ...]:
@@ -135,8 +137,8 @@ def find_changes_tonight(
         before: the pairs of last night; () for the first one.
     """
     known = {pair.pair: pair for pair in before}
-    found = [(pair, changed_since(pair, known.get(pair.pair))) for pair in pairs]
-    return tuple(_add_history_changes(pair, changes, history) for pair, changes in found)
+    changed_pairs = [(pair, changed_since(pair, known.get(pair.pair))) for pair in pairs]
+    return tuple(_add_history_changes(pair, changes, history) for pair, changes in changed_pairs)
 
 
 def _add_history_changes(
@@ -147,14 +149,14 @@ def _add_history_changes(
         return changes
     wanted = HistorySelection(base=pair.base, candidate=pair.candidate)
     try:
-        found = read_night_trends(history, wanted)
-        steps = tuple(step for trend in found.trends for step in _new_steps(trend))
-        broken = _broken_documents(history, wanted, found)
+        trends = read_night_trends(history, wanted)
+        steps = tuple(step for trend in trends.trends for step in _new_steps(trend))
+        broken = _broken_documents(history, wanted, trends)
     except EvalguardError as error:
         return replace(changes, problem=str(error))
-    first, *more = found.problems or ("",)
+    first, *remaining = trends.problems or ("",)
     damage = f"rows of the history are damaged and left out: {first}" if first else ""
-    damage += f" and {len(more)} more (evalguard history check)" if more else ""
+    damage += f" and {len(remaining)} more (evalguard history check)" if remaining else ""
     return replace(changes, steps=steps, broken=broken, problem=damage)
 
 
@@ -162,7 +164,7 @@ def _new_steps(trend: Trend) -> list[NightStep]:
     """Change points that are news."""
     drifts, stderrs = select_scanned_numbers(trend.nights, trend.used)
     recent = recently_found(drifts, stderrs, trend.scan, nights=RECENT_NIGHTS)
-    nights = [trend.nights[place].run.created for place in trend.used]
+    nights = [trend.nights[index].run.created for index in trend.used]
     return [
         NightStep(
             key=trend.key,
@@ -172,7 +174,7 @@ def _new_steps(trend: Trend) -> list[NightStep]:
             before=point.before.mean,
             after=point.after.mean,
             stderr=point.stderr,
-            changed=tuple(f"{one.what} {one.before} -> {one.after}" for one in changes),
+            changed=tuple(f"{change.what} {change.before} -> {change.after}" for change in changes),
             unit=trend.unit,
         )
         for point, changes, new in zip(trend.scan.points, trend.changes, recent, strict=True)
@@ -186,8 +188,8 @@ def _broken_documents(
     if max((len(trend.nights) for trend in found.trends), default=0) < 2:
         return ()
     flips = find_flips(history, wanted, first="latest~1", second="latest")
-    told = (_broken_metric(metric, dict(flips.nights)) for metric in flips.metrics)
-    return tuple(one for one in told if one is not None)
+    metrics = (_broken_metric(metric, dict(flips.nights)) for metric in flips.metrics)
+    return tuple(metric for metric in metrics if metric is not None)
 
 
 def _broken_metric(metric: MetricFlips, nights: dict[int, str]) -> BrokenTonight | None:

@@ -61,16 +61,16 @@ def _lock_record() -> dict[str, object]:
 
 def _lock_holder(path: Path) -> str:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return f"process {told['process']} on {told['host']}, since {told['since']} ({path})"
+        holder = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {holder['process']} on {holder['host']}, since {holder['since']} ({path})"
     except (OSError, ValueError, KeyError, TypeError):  # it has begun this very moment
         return str(path)
 
 
 def dump_pair(pair: PairNight) -> dict[str, Value]:
     """The pair as JSON values; a number that JSON cannot hold is null."""
-    found: dict[str, Value] = replace_non_finite(write_record(pair), "", {})
-    return found
+    record: dict[str, Value] = replace_non_finite(write_record(pair), "", {})
+    return record
 
 
 def read_pair(told: Mapping[str, Any]) -> PairNight:
@@ -135,9 +135,9 @@ class NightJournal:
         except OSError as error:
             raise StoreError(f"{self.path} cannot be read: {error.strerror}") from error
         whole = data[: data.rfind(b"\n") + 1]
-        found = [decode_line(line) for line in whole.splitlines()]
-        sound = [record for record in found if record is not None]
-        self.damaged = len(found) - len(sound)
+        decoded = [decode_line(line) for line in whole.splitlines()]
+        sound = [record for record in decoded if record is not None]
+        self.damaged = len(decoded) - len(sound)
         if sound and "schema" in sound[0]:
             self.head, *self.records = sound
         if len(whole) < len(data):
@@ -173,11 +173,11 @@ _FOLDER_TIME = "%Y%m%dT%H%M%SZ"
 def new_night_folder(root: Path, now: datetime) -> Path:
     """A folder for a night that begins now; it is not made yet."""
     name = now.astimezone(timezone.utc).strftime(_FOLDER_TIME)
-    place, number = root / name, 1
-    while place.exists():
+    folder, number = root / name, 1
+    while folder.exists():
         number += 1
-        place = root / f"{name}-{number}"
-    return place
+        folder = root / f"{name}-{number}"
+    return folder
 
 
 def find_unfinished_night(root: Path, head: Mapping[str, Value], *, since: datetime) -> Path | None:
@@ -189,9 +189,9 @@ def find_unfinished_night(root: Path, head: Mapping[str, Value], *, since: datet
     for folder in reversed(list(_night_folders(root))):
         if (folder / NIGHT_RESULT).exists():
             continue
-        found = NightJournal(folder).head
-        same = {name: found.get(name) for name in head} == dict(head)
-        if same and str(found.get("created", "")) >= since.isoformat(timespec="seconds"):
+        stored = NightJournal(folder).head
+        same = {name: stored.get(name) for name in head} == dict(head)
+        if same and str(stored.get("created", "")) >= since.isoformat(timespec="seconds"):
             return folder
     return None
 
@@ -232,7 +232,7 @@ def list_unfinished_nights(root: Path, guard: str, *, before: Path) -> tuple[dic
     Args:
         guard: digest of the guard files: where they changed, what died may be mended.
     """
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for folder in reversed(list(_night_folders(root))):
         if folder.name >= before.name:
             continue
@@ -241,8 +241,8 @@ def list_unfinished_nights(root: Path, guard: str, *, before: Path) -> tuple[dic
             continue
         if (folder / NIGHT_RESULT).exists():
             break
-        found += journal.records
-    return tuple(found)
+        records += journal.records
+    return tuple(records)
 
 
 def hours_ago(hours: float) -> datetime:

@@ -57,8 +57,10 @@ class SentPair:
     @property
     def address(self) -> str:
         """Of its run at W&B; "" where it is not there."""
-        found = (one.place for one in self.sent if one.sink == "wandb" and one.state == "sent")
-        return next(found, "")
+        addresses = (
+            sent.place for sent in self.sent if sent.sink == "wandb" and sent.state == "sent"
+        )
+        return next(addresses, "")
 
 
 def track_night(
@@ -71,27 +73,29 @@ def track_night(
     if any(options.track) and set(options.track) == {"none"}:
         return ()
     sending = NightSender(group=report.name, quiet=options.quiet)
-    found = [
+    sent_pairs = [
         SentPair(pair=pair, sent=_send_pair(sending, pair, asked, options))
         for pair, asked in zip(report.pairs, pairs, strict=True)
     ]
-    lines = [_sent_line(one.pair, sent) for one in found for sent in one.sent]
-    if any(one.address for one in found):
+    lines = [
+        _sent_line(sent_pair.pair, sent) for sent_pair in sent_pairs for sent in sent_pair.sent
+    ]
+    if any(sent_pair.address for sent_pair in sent_pairs):
         gone = sending.gone("wandb")
         saved = (
             Sent(sink="wandb", state="failed", reason=gone)
             if gone
-            else send_night_report(_build_night(report, found), quiet=options.quiet)
+            else send_night_report(_build_night(report, sent_pairs), quiet=options.quiet)
         )
         lines.append(f"the night: {tracked_view(saved, None)}")
-    command = sync_command([sent for one in found for sent in one.sent])
+    command = sync_command([sent for sent_pair in sent_pairs for sent in sent_pair.sent])
     return (*lines, *([f"to send what W&B's client kept:\n  {command}"] if command else []))
 
 
 def _sent_line(pair: PairNight, sent: Sent) -> str:
     """What became of a run; the command for those that W&B's client kept is one for all."""
-    told = replace(sent, next_command="") if sent.state == "offline" else sent
-    return f"{printable(pair_name(pair))}: {tracked_view(told, pair.run_folder)}"
+    shown = replace(sent, next_command="") if sent.state == "offline" else sent
+    return f"{printable(pair_name(pair))}: {tracked_view(shown, pair.run_folder)}"
 
 
 def _send_pair(
@@ -99,14 +103,14 @@ def _send_pair(
 ) -> tuple[Sent, ...]:
     if pair.run_folder is None:
         return ()
-    told = asked.guard.run
+    settings = asked.guard.run
     try:
         sinks = choose_sinks(options.track, asked.guard)
     except UsageError as error:
-        return tuple(Sent(sink=name, state="failed", reason=str(error)) for name in told.track)
+        return tuple(Sent(sink=name, state="failed", reason=str(error)) for name in settings.track)
     if not sinks:
         return ()
-    documents = options.track_documents or told.track_documents
+    documents = options.track_documents or settings.track_documents
     try:
         stored = read_stored_run(Path(pair.run_folder))
         stored.check_files()  # its samples are sent, too
@@ -118,13 +122,13 @@ def _send_pair(
 def _build_night(report: NightReport, found: Sequence[SentPair]) -> TrackedNight:
     verdicts = tuple(
         NightVerdict(
-            base=one.pair.base,
-            candidate=one.pair.candidate,
-            state=one.pair.state if one.pair.created else None,
-            sentence="; but ".join((one.pair.reason, *one.pair.doubts)),
-            url=one.address,
+            base=sent_pair.pair.base,
+            candidate=sent_pair.pair.candidate,
+            state=sent_pair.pair.state if sent_pair.pair.created else None,
+            sentence="; but ".join((sent_pair.pair.reason, *sent_pair.pair.doubts)),
+            url=sent_pair.address,
         )
-        for one in found
+        for sent_pair in found
     )
     return TrackedNight(name=report.name, verdicts=verdicts, trends=_night_trends(report))
 

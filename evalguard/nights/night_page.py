@@ -83,7 +83,7 @@ _FIRST_NIGHT = "This is the first night: everything below is new."
 
 def night_subject(report: NightReport) -> str:
     """One line: the gravest state, what is new, and how many pairs came to what."""
-    new = sum(len(one.regressed) for one in report.changes)
+    new = sum(len(changes.regressed) for changes in report.changes)
     states = [
         f"{format_count(report.count(state))} {state}"
         for state in GRAVEST_FIRST
@@ -91,14 +91,14 @@ def night_subject(report: NightReport) -> str:
     ]
     head = next((state for state in GRAVEST_FIRST if report.count(state)), "passed").upper()
     newly = f", {format_count(new)} new" if new else ""
-    told = ", ".join(states) or "no pair"
-    return printable(f"evalguard nightly {report.created[:10]}: {head}{newly} ({told})")
+    summary = ", ".join(states) or "no pair"
+    return printable(f"evalguard nightly {report.created[:10]}: {head}{newly} ({summary})")
 
 
 def night_news(report: NightReport) -> list[str]:
     """What is other than last night, the gravest first, and passes that may say little."""
-    found = [] if report.previous else [_FIRST_NIGHT]
-    start = len(found)
+    news = [] if report.previous else [_FIRST_NIGHT]
+    start = len(news)
     for kind in (
         _new_regressions,
         _new_failures,
@@ -110,18 +110,18 @@ def night_news(report: NightReport) -> list[str]:
         _problem_news,
     ):
         for pair, changes in zip(report.pairs, report.changes, strict=True):
-            found += [printable(line) for line in kind(pair, changes)]
-    found += [printable(line) for line in _other_pairs(report)]
-    if len(found) == start and report.previous:
-        found.append("Nothing is other than last night.")
+            news += [printable(line) for line in kind(pair, changes)]
+    news += [printable(line) for line in _other_pairs(report)]
+    if len(news) == start and report.previous:
+        news.append("Nothing is other than last night.")
     for pair in report.pairs:
-        found += [printable(f"Passed, but: {pair_name(pair)}: {doubt}.") for doubt in pair.doubts]
-    return found
+        news += [printable(f"Passed, but: {pair_name(pair)}: {doubt}.") for doubt in pair.doubts]
+    return news
 
 
 def change_point_error_text(report: NightReport) -> str:
     """How often a change point is a false one; "" where none is told of."""
-    if not any(one.steps for one in report.changes):
+    if not any(changes.steps for changes in report.changes):
         return ""
     return (
         f"Change points: the chance of any false one is at most {format_percent(report.alpha)} "
@@ -155,9 +155,9 @@ def night_drift_texts(metric: NightlyMetric, margin: float) -> tuple[str, str, s
         else (metric.drift, metric.drift_low, metric.drift_high)
     )
     ends = None if low is None or high is None else (low, high)
-    told = format_sigma_interval(drift, ends, margin=margin if in_sigma else 0.0)
+    texts = format_sigma_interval(drift, ends, margin=margin if in_sigma else 0.0)
     unit = "" if in_sigma else metric.unit
-    return (f"{told[0]}{unit}", *(told[1:] if ends else ("", "")))
+    return (f"{texts[0]}{unit}", *(texts[1:] if ends else ("", "")))
 
 
 def pair_name(pair: PairNight | PairChanges | GonePair) -> str:
@@ -175,10 +175,10 @@ def _other_pairs(report: NightReport) -> Iterator[str]:
             "settings, "
             "packages or device)."
         )
-    first = [pair_name(one) for one in report.changes if one.was is None]
+    first = [pair_name(changes) for changes in report.changes if changes.was is None]
     if first:
         yield f"Not compared last night: {_list_first(first)}."
-    gone = [f"{pair_name(one)} ({one.was} last night)" for one in report.gone]
+    gone = [f"{pair_name(pair)} ({pair.was} last night)" for pair in report.gone]
     if gone:
         yield f"Not compared any more: {_list_first(gone)}."
 
@@ -216,14 +216,14 @@ def _change_points(_: PairNight, changes: PairChanges) -> Iterator[str]:
 
 
 def _broken_again(_: PairNight, changes: PairChanges) -> Iterator[str]:
-    for one in changes.broken:
-        if one.notable:
+    for broken in changes.broken:
+        if broken.notable:
             yield (
-                f"Broken again: {pair_name(changes)}, {metric_key_text(one.key)}: "
-                f"{format_count(one.again)} documents "
-                f"that were broken before, {format_count(one.new)} for the first time; "
-                f"{format_count(one.shared)} of them as on {one.alike[:10]} (by chance about "
-                f"{one.by_chance:.1f})."
+                f"Broken again: {pair_name(changes)}, {metric_key_text(broken.key)}: "
+                f"{format_count(broken.again)} documents "
+                f"that were broken before, {format_count(broken.new)} for the first time; "
+                f"{format_count(broken.shared)} of them as on {broken.alike[:10]} (by chance about "
+                f"{broken.by_chance:.1f})."
             )
 
 
@@ -250,8 +250,8 @@ def _list_metrics(keys: Sequence[Key]) -> str:
 
 def _list_first(names: Sequence[str]) -> str:
     """The first few, and how many more."""
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+    suffix = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + suffix
 
 
 def report_link(report: NightReport, run_folder: str | None) -> str:
@@ -328,7 +328,7 @@ def render_night_page(report: NightReport, trends: Sequence[TrendReport] = ()) -
         state=state,
         news=night_news(report),
         rows=sorted((_pair_row(report, pair) for pair in report.pairs), key=_gravity_order),
-        trends=[one for trend in trends if (one := _pair_trends(report, trend)).figures],
+        trends=[section for trend in trends if (section := _pair_trends(report, trend)).figures],
         facts=list(_night_facts(report)),
         version=report.version,
     )
@@ -360,8 +360,8 @@ def _html_pair_lines(pair: PairNight) -> Iterator[str]:
         yield printable(pair.hint)
     for metric in pair.metrics:
         yield night_metric_line(metric, pair.margin)
-    found = (one.line for one in pair.findings)
-    for note in (*pair_problems(pair), *pair.waivers, *found, *pair.notes):
+    findings = (finding.line for finding in pair.findings)
+    for note in (*pair_problems(pair), *pair.waivers, *findings, *pair.notes):
         yield printable(note)
 
 
@@ -418,8 +418,8 @@ def _pair_table(report: NightReport) -> str:
     headings = ["", "pair", "gate", "worst metric", "sigma", "culprits", "run"]
     shown = report.pairs[:_MOST_ROWS]
     table = Table(headings=headings, rows=[list(_pair_cells(report, pair)) for pair in shown])
-    more = len(report.pairs) - len(shown)
-    return table.markdown() + (f"\n\n_{more} more pairs_" if more else "")
+    omitted = len(report.pairs) - len(shown)
+    return table.markdown() + (f"\n\n_{omitted} more pairs_" if omitted else "")
 
 
 def _pair_cells(report: NightReport, pair: PairNight) -> Iterator[str]:
@@ -463,10 +463,10 @@ def night_text(report: NightReport, *, width: int, color: bool, verbose: bool = 
 
 def _first_screen(report: NightReport, width: int) -> Iterator[list[Text]]:
     """What is new, the gravest pairs, and a line about the rest."""
-    told = night_news(report)
-    lines = [line for text in told[:_MOST_NEWS] for line in _item_lines(text, width)]
-    if len(told) > _MOST_NEWS:
-        lines += _item_lines(f"and {len(told) - _MOST_NEWS} more that changed", width)
+    news = night_news(report)
+    lines = [line for text in news[:_MOST_NEWS] for line in _item_lines(text, width)]
+    if len(news) > _MOST_NEWS:
+        lines += _item_lines(f"and {len(news) - _MOST_NEWS} more that changed", width)
     yield lines
     pairs = sorted(report.pairs, key=_state_rank)
     grave = [pair for pair in pairs if pair.state != "passed"]
@@ -510,19 +510,19 @@ def _pair_lines(
         wrap_text(f"{pair.state.upper()} {night_pair_line(pair)}", width)
     ):
         yield Text(line, style=style if number == 0 else "")
-    told = [metric for metric in pair.metrics if metric.state != "passed" or metric.accepted]
+    metrics = [metric for metric in pair.metrics if metric.state != "passed" or metric.accepted]
     if most is not None:
-        told.sort(key=gravity, reverse=True)
-    for metric in told[:most]:
+        metrics.sort(key=gravity, reverse=True)
+    for metric in metrics[:most]:
         yield from _item_lines(
             night_metric_line(metric, pair.margin), width, first="  ", rest="    "
         )
-    if most is not None and len(told) > most:
+    if most is not None and len(metrics) > most:
         yield from _item_lines(
-            f"and {len(told) - most} more metrics", width, first="  ", rest="    "
+            f"and {len(metrics) - most} more metrics", width, first="  ", rest="    "
         )
-    found = [f"Note: {one.line}" for one in pair.findings] if most is None else []
-    for text in (*_cause_texts(pair), *found):
+    findings = [f"Note: {finding.line}" for finding in pair.findings] if most is None else []
+    for text in (*_cause_texts(pair), *findings):
         yield from _item_lines(printable(text), width, first="  ", rest="  ")
     link = report_link(report, pair.run_folder)
     if links and link:

@@ -24,7 +24,7 @@ def pair_seconds(asked: float | None, guard: float | None) -> float:
         asked: hours by the command line; None: not said.
         guard: hours by the guard file; None: not said.
     """
-    hours = next(one for one in (asked, guard, PAIR_HOURS) if one is not None)
+    hours = next(value for value in (asked, guard, PAIR_HOURS) if value is not None)
     return hours * _HOUR if hours else math.inf
 
 
@@ -83,7 +83,7 @@ def list_pairs(
         UsageError: there is none here, or they have no pairs.
     """
     guards = load_guards(options.config, cwd=cwd, allow_code=options.allow_code).require_own()
-    found = {
+    pairs = {
         (pair.base, pair.candidate): NightPair(
             base=pair.base,
             candidate=pair.candidate,
@@ -94,12 +94,12 @@ def list_pairs(
         for guard in guards.guards
         for pair in guard.pairs
     }
-    if not found:
+    if not pairs:
         raise UsageError(
             f"{guards.where} has no pairs, so there is nothing to compare",
             hint="pairs: [{base: A, cand: B}]",
         )
-    return guards, tuple(found.values())
+    return guards, tuple(pairs.values())
 
 
 def guards_digest(guards: GuardSet) -> str:

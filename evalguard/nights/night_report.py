@@ -114,7 +114,9 @@ class PairNight:
     def doubts(self) -> tuple[str, ...]:
         """Why that it passed may say little; () of one that did not pass."""
         passed = self.state == "passed"
-        return tuple(one.sentence for one in self.findings if passed and one.kind in DOUBTS)
+        return tuple(
+            finding.sentence for finding in self.findings if passed and finding.kind in DOUBTS
+        )
 
 
 def gravity(metric: NightlyMetric) -> tuple[int, float]:
@@ -293,7 +295,7 @@ def build_pair_night(
         problems: what of it could not be written.
     """
     gate = report.gate
-    waivers = [one for one in report.findings if one.kind == "waiver"]
+    waivers = [finding for finding in report.findings if finding.kind == "waiver"]
     return PairNight(
         base=names[0],
         candidate=names[1],
@@ -305,9 +307,9 @@ def build_pair_night(
         metrics=tuple(_gated_metrics(report)),
         culprits=bisected_culprits(report),
         bisection=bisection_summary(report),
-        waivers=tuple(one.text for one in waivers),
-        expired=tuple(one.text for one in waivers if one.values["state"] == "expired"),
-        findings=tuple(one for one in report.findings if one.kind != "waiver"),
+        waivers=tuple(waiver.text for waiver in waivers),
+        expired=tuple(waiver.text for waiver in waivers if waiver.values["state"] == "expired"),
+        findings=tuple(finding for finding in report.findings if finding.kind != "waiver"),
         notes=report.notes,
         problems=problems,
         base_digest=report.base.digest,
@@ -317,23 +319,23 @@ def build_pair_night(
 
 def _gated_metrics(report: CompareReport) -> Iterator[NightlyMetric]:
     """The gated metrics, in the report's order."""
-    for one in report.comparisons:
-        key = one.key
+    for comparison in report.comparisons:
+        key = comparison.key
         if key not in report.gate.gated:
             continue
-        low, high = one.sigma_interval or (None, None)
+        low, high = comparison.sigma_interval or (None, None)
         yield NightlyMetric(
-            task=one.task,
-            filter=one.filter,
-            metric=one.metric,
-            sigma=one.sigma,
+            task=comparison.task,
+            filter=comparison.filter,
+            metric=comparison.metric,
+            sigma=comparison.sigma,
             low=low,
             high=high,
-            n=one.n_used,
-            outcome=one.outcome,
+            n=comparison.n_used,
+            outcome=comparison.outcome,
             state=report.gate.state_of(key),
             accepted=report.gate.accepted_text(key),
-            **_drift_in_unit(one),
+            **_drift_in_unit(comparison),
         )
 
 
@@ -363,7 +365,7 @@ def bisected_culprits(report: CompareReport) -> tuple[str, ...]:
     """Settings that its bisection names."""
     if report.bisect is None:
         return ()
-    return tuple(dict.fromkeys(one.setting for one in report.bisect.culprits))
+    return tuple(dict.fromkeys(culprit.setting for culprit in report.bisect.culprits))
 
 
 def bisection_summary(report: CompareReport) -> str:

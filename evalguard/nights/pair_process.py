@@ -208,14 +208,14 @@ class PairRunner:
         end = time.monotonic() + seconds
         shared = self._process is not None
         try:
-            found = self._request_night(work, end)
+            night = self._request_night(work, end)
         except WorkerError as error:
             if error.cause == "late" or not shared:
                 raise
-            found = self._request_night(work, end)
-        if not found.created or work.verdict is not None:
+            night = self._request_night(work, end)
+        if not night.created or work.verdict is not None:
             self.close()
-        return found
+        return night
 
     def close(self) -> None:
         """End the process; the next piece of work has a new one."""
@@ -236,9 +236,9 @@ class PairRunner:
 
     def _request_night(self, work: PairWork, end: float) -> PairNight:
         process, self._process = self._process or OwnProcess(PAIR_WORKER_MODULE), None
-        found = _ask_for_night(process, work, end)
+        night = _ask_for_night(process, work, end)
         self._process = process  # not where anything was raised: then it is gone
-        return found
+        return night
 
 
 PAIR_WORKER_MODULE = "evalguard.nights.pair_process"

@@ -59,37 +59,33 @@ def draw_trend(
         said: the picture in words.
         unit: of drifts, levels and margin.
     """
-    (left, right), (bottom, top) = plot_area(_WIDTH, _HEIGHT)
+    (left_edge, right_edge), (bottom, top) = plot_area(_WIDTH, _HEIGHT)
     shown = [value for night in nights for value in (night.drift, night.low, night.high)]
     up = AxisScale.over([0.0, margin, *shown], bottom, top, bend=True)
-    across = AxisScale(low=-0.5, high=max(len(nights), 1) - 0.5, start=left, stop=right)
+    across = AxisScale(low=-0.5, high=max(len(nights), 1) - 0.5, start=left_edge, stop=right_edge)
     few = len(nights) <= _FEW_NIGHTS
-    dots = [_draw_night(night, across.at(place), up, bars=len(nights) <= _MOST_INTERVALS, few=few)
-            for place, night in enumerate(nights)]  # fmt: skip
+    dots = [_draw_night(night, across.at(index), up, bars=len(nights) <= _MOST_INTERVALS, few=few)
+            for index, night in enumerate(nights)]  # fmt: skip
     drawn = _draw_levels(levels, across, up)
     parts: list[object] = [_draw_rules(up, across, margin)]
     parts += [*drawn, *dots] if few else [*dots, *drawn]
     parts.append(draw_text(4.0, top - 10, unit, kind="name"))
-    parts.append(draw_text(left, bottom + 16, ends[0]))
+    parts.append(draw_text(left_edge, bottom + 16, ends[0]))
     if ends[1] != ends[0]:
-        parts.append(draw_text(right, bottom + 16, ends[1], anchor="end"))
+        parts.append(draw_text(right_edge, bottom + 16, ends[1], anchor="end"))
     return draw_picture(_WIDTH, _HEIGHT, said, *parts, kind="trend" if few else "trend crowded")
 
 
 def _draw_rules(up: AxisScale, across: AxisScale, margin: float) -> Markup:
     parts = []
     for value in up.ticks(5):
-        place = up.at(value)
+        y = up.at(value)
         kind = "zero" if value == 0.0 else "grid"
-        parts.append(
-            make_tag("line", class_=kind, x1=across.start, x2=across.stop, y1=place, y2=place)
-        )
-        parts.append(draw_text(across.start - 5, place + 4, tick_text(value), anchor="end"))
-    place = up.at(margin)
-    parts.append(
-        make_tag("line", class_="margin", x1=across.start, x2=across.stop, y1=place, y2=place)
-    )
-    parts.append(draw_text(across.stop, place - 4, "margin", anchor="end", kind="name"))
+        parts.append(make_tag("line", class_=kind, x1=across.start, x2=across.stop, y1=y, y2=y))
+        parts.append(draw_text(across.start - 5, y + 4, tick_text(value), anchor="end"))
+    y = up.at(margin)
+    parts.append(make_tag("line", class_="margin", x1=across.start, x2=across.stop, y1=y, y2=y))
+    parts.append(draw_text(across.stop, y - 4, "margin", anchor="end", kind="name"))
     return make_tag("g", *parts)
 
 
@@ -97,12 +93,12 @@ def _draw_levels(levels: Sequence[TrendLevel], across: AxisScale, up: AxisScale)
     parts = []
     for number, level in enumerate(levels):
         first, last = across.at(level.start - 0.5), across.at(level.stop - 0.5)
-        place = up.at(level.mean)
+        y = up.at(level.mean)
         if number:
             parts.append(
                 make_tag("line", class_="change", x1=first, x2=first, y1=up.start, y2=up.stop)
             )
-        parts.append(make_tag("line", class_="level", x1=first, x2=last, y1=place, y2=place))
+        parts.append(make_tag("line", class_="level", x1=first, x2=last, y1=y, y2=y))
     return parts
 
 
@@ -135,7 +131,7 @@ def plot_trend(trend: Trend, width: int) -> list[Text]:
         return []
     columns = _night_columns(len(drifts), width - _AXIS - 1)
     margin = trend.nights[-1].margin_in(trend.unit)
-    levels = [_level_mean(trend, place) for place in range(len(drifts))]
+    levels = [_level_mean(trend, index) for index in range(len(drifts))]
     low, high = _drift_range([*drifts, *levels, 0.0, margin])
     grid = [[_GAP] * len(columns) for _ in range(_TEXT_HEIGHT)]
     starts = {point.position for point in trend.scan.points}
@@ -170,7 +166,7 @@ def draw_sparkline(trend: Trend, width: int) -> str:
 
 def finite_drifts(trend: Trend) -> list[float]:
     """Drift of the nights that have one."""
-    return [trend.nights[place].metric.drift_in(trend.unit)[0] or 0.0 for place in trend.used]
+    return [trend.nights[index].metric.drift_in(trend.unit)[0] or 0.0 for index in trend.used]
 
 
 def _night_columns(nights: int, room: int) -> list[range]:
@@ -184,7 +180,7 @@ def _level_mean(trend: Trend, place: int) -> float:
 
 
 def _mean_at(values: Sequence[float], places: range) -> float:
-    return math.fsum(values[place] for place in places) / len(places)
+    return math.fsum(values[index] for index in places) / len(places)
 
 
 def _drift_range(values: Sequence[float]) -> tuple[float, float]:

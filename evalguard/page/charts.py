@@ -62,10 +62,10 @@ class AxisScale:
     def at(self, value: float) -> float:
         """The place of a value; of one outside, the nearer end."""
         value = min(max(value, self.low), self.high)
-        low, high, place = self.low, self.high, value
+        low, high, position = self.low, self.high, value
         if self.bent:
-            low, high, place = math.asinh(low), math.asinh(high), math.asinh(value)
-        share = (place - low) / (high - low)
+            low, high, position = math.asinh(low), math.asinh(high), math.asinh(value)
+        share = (position - low) / (high - low)
         return self.start + (self.stop - self.start) * min(max(share, 0.0), 1.0)
 
     def ticks(self, most: int = 7, *, letter: float = 0.0) -> tuple[float, ...]:
@@ -76,14 +76,14 @@ class AxisScale:
         """
         if self.bent:
             return self._bent_ticks(most, letter)
-        found = self._even_ticks(most)
-        if len(found) < 2:  # one number tells of no scale
+        ticks = self._even_ticks(most)
+        if len(ticks) < 2:  # one number tells of no scale
             most *= 2
-            found = self._even_ticks(most)
-        while most > 1 and not self._apart(found, letter):
+            ticks = self._even_ticks(most)
+        while most > 1 and not self._apart(ticks, letter):
             most -= 1
-            found = self._even_ticks(most)
-        return found
+            ticks = self._even_ticks(most)
+        return ticks
 
     def _even_ticks(self, most: int) -> tuple[float, ...]:
         step = self._step(most)
@@ -92,8 +92,8 @@ class AxisScale:
 
     def _apart(self, ticks: Sequence[float], letter: float) -> bool:
         return all(
-            abs(self.at(one) - self.at(other)) >= _tick_distance(one, other, letter)
-            for one, other in pairwise(ticks)
+            abs(self.at(first) - self.at(second)) >= _tick_distance(first, second, letter)
+            for first, second in pairwise(ticks)
         )
 
     def _step(self, most: int) -> float:
@@ -112,15 +112,15 @@ class AxisScale:
         ]
         every = [*([0.0] if self.low <= 0.0 <= self.high else []), *inside]
         apart = abs(self.stop - self.start) / (most * 1.6)
-        kept: list[float] = []
+        chosen: list[float] = []
         for value in every:
             if all(
-                abs(self.at(value) - self.at(other))
-                >= max(apart, _tick_distance(value, other, letter))
-                for other in kept
+                abs(self.at(value) - self.at(tick))
+                >= max(apart, _tick_distance(value, tick, letter))
+                for tick in chosen
             ):
-                kept.append(value)
-        return tuple(sorted(kept))
+                chosen.append(value)
+        return tuple(sorted(chosen))
 
 
 def tick_text(value: float) -> str:
@@ -177,15 +177,19 @@ def draw_axes(
     bottom, left = up.start, across.start
     parts = [make_tag("line", class_="axis", x1=left, x2=across.stop, y1=bottom, y2=bottom)]
     for value in across.ticks(ticks, letter=LETTER_WIDTH):
-        place = across.at(value)
-        parts.append(make_tag("line", class_="axis", x1=place, x2=place, y1=bottom, y2=bottom + 4))
-        parts.append(draw_text(place, bottom + 15, tick_text(value), anchor="middle"))
+        position = across.at(value)
+        parts.append(
+            make_tag("line", class_="axis", x1=position, x2=position, y1=bottom, y2=bottom + 4)
+        )
+        parts.append(draw_text(position, bottom + 15, tick_text(value), anchor="middle"))
     for value in up.ticks(4):
         if counts and not value.is_integer():
             continue
-        place = up.at(value)
-        parts.append(make_tag("line", class_="grid", x1=left, x2=across.stop, y1=place, y2=place))
-        parts.append(draw_text(left - 5, place + 4, tick_text(value), anchor="end"))
+        position = up.at(value)
+        parts.append(
+            make_tag("line", class_="grid", x1=left, x2=across.stop, y1=position, y2=position)
+        )
+        parts.append(draw_text(left - 5, position + 4, tick_text(value), anchor="end"))
     middle = (across.start + across.stop) / 2
     parts.append(draw_text(middle, bottom + 30, names[0], anchor="middle", kind="name"))
     parts.append(draw_text(4.0, up.stop - 10, names[1], kind="name"))

@@ -9,9 +9,9 @@ from evalguard.page.safe_text import printable
 def list_names(names: Sequence[str], *, most: int = 6) -> str:
     """Return "a", "a and b" or "a, b and 3 others"."""
     shown = [printable(name) for name in names[:most]]
-    more = len(names) - len(shown)
-    if more:
-        shown.append(f"{more} other{'s' if more > 1 else ''}")
+    remaining = len(names) - len(shown)
+    if remaining:
+        shown.append(f"{remaining} other{'s' if remaining > 1 else ''}")
     if len(shown) < 2:
         return "".join(shown)
     return f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -94,10 +94,10 @@ class ScoringPace:
 
         Between two blocks the time runs down; it never goes below zero.
         """
-        left = self.total - self.done
-        if self._scored == 0 or left <= 0:
+        pending = self.total - self.done
+        if self._scored == 0 or pending <= 0:
             return None
-        whole = left * self._spent / self._scored
+        whole = pending * self._spent / self._scored
         return max(whole - (self._clock() - self._last), 0.0)
 
 

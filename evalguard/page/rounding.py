@@ -35,10 +35,16 @@ def round_pair(
     that they can be compared by eye.
     """
     (first_value, first_stderr), (second_value, second_stderr) = first, second
-    one, two = _decimals(first_stderr), _decimals(second_stderr)
-    if one is not None and two is not None and abs(one - two) == 1:
-        one = two = min(one, two)
-    return _format_finite_at(first_value, one), _format_finite_at(second_value, two)
+    first_decimals, second_decimals = _decimals(first_stderr), _decimals(second_stderr)
+    if (
+        first_decimals is not None
+        and second_decimals is not None
+        and abs(first_decimals - second_decimals) == 1
+    ):
+        first_decimals = second_decimals = min(first_decimals, second_decimals)
+    return _format_finite_at(first_value, first_decimals), _format_finite_at(
+        second_value, second_decimals
+    )
 
 
 def format_with_stderr(value: float | None, stderr: float | None) -> str:
@@ -112,9 +118,9 @@ def _shared_decimals(finite: list[float], margin: float) -> int:
         wanted = max(wanted, min(3, supported))
     borders = ((0.0, _MOST_DECIMALS), (margin, _LONGEST_DECIMALS))
     # What no reasonable number of decimals keeps on its side does not lengthen the others.
-    kept = [(n, b) for n in finite for b, most in borders if _keeps_side(n, most, b)]
+    pairs = [(n, b) for n in finite for b, most in borders if _keeps_side(n, most, b)]
     for decimals in range(wanted, _LONGEST_DECIMALS + 1):
-        if all(_keeps_side(number, decimals, border) for number, border in kept):
+        if all(_keeps_side(number, decimals, border) for number, border in pairs):
             return decimals
     return wanted
 

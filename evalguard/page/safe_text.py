@@ -48,7 +48,7 @@ def inline(text: str, most: int = _MOST, *, dollar: str = "<span>$</span>") -> s
     shown = "".join(
         f"`{part}`" if index % 2 else _escaped(part, dollar) for index, part in enumerate(parts)
     )
-    return _BEGINNING.sub(lambda found: f"&#{ord(found[1][0])};{found[1][1:]}", shown)
+    return _BEGINNING.sub(lambda match: f"&#{ord(match[1][0])};{match[1][1:]}", shown)
 
 
 def break_links(text: str, most: int = _MOST) -> str:
@@ -93,7 +93,7 @@ def printable(text: str) -> str:
     White space becomes one blank each, unsafe characters "?", and a pile of combining marks is cut
     to two, because names come from files that somebody else wrote.
     """
-    return _OTHER.sub(lambda found: _printable(found[0]), text)
+    return _OTHER.sub(lambda match: _printable(match[0]), text)
 
 
 # All but the printable characters of ASCII, which are most of most texts.
@@ -167,7 +167,7 @@ def wrap_text(text: str, cells: int, *, first: str = "", rest: str = "") -> list
 
 def wrap_keeping_intervals(text: str, cells: int, *, first: str = "", rest: str = "") -> list[str]:
     """Break ``text`` as ``wrap_text`` does, but not inside an interval, "[0.85, 1.61]"."""
-    joined = _INTERVAL.sub(lambda found: found[0].replace(" ", _JOINT), text)
+    joined = _INTERVAL.sub(lambda match: match[0].replace(" ", _JOINT), text)
     return [line.replace(_JOINT, " ") for line in wrap_text(joined, cells, first=first, rest=rest)]
 
 

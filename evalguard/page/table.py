@@ -74,8 +74,8 @@ class Table:
         """Return the table in Markdown, "" without rows; headings are Markdown, cells are not."""
         if not self.rows:
             return ""
-        rules = ["---:" if place in self.right else "---" for place in range(len(self.headings))]
-        cells = [self.headings, rules, *([inline(str(one)) for one in row] for row in self.rows)]
+        rules = ["---:" if column in self.right else "---" for column in range(len(self.headings))]
+        cells = [self.headings, rules, *([inline(str(cell)) for cell in row] for row in self.rows)]
         return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
     def natural_widths(self) -> list[int]:
@@ -94,10 +94,10 @@ class Table:
         if self.wrapping:
             widths[last] = min(whole, _LEAST_WRAPPED)
         leaving = range(len(widths) - 1, 1, -1) if self.leaving is None else self.leaving
-        for place in leaving:
+        for column in leaving:
             if _taken(widths) - max(widths.get(flexible, 0) - self.least, 0) <= width:
                 break
-            del widths[place]
+            del widths[column]
         if flexible in widths:
             over = max(_taken(widths) - width, 0)
             widths[flexible] = max(widths[flexible] - over, 0)
@@ -112,17 +112,17 @@ class Table:
         if not self.wrapping or last not in widths:
             yield row
             return
-        first, *more = wrap_text(str(row[-1]), widths[last])
+        first, *following = wrap_text(str(row[-1]), widths[last])
         yield [*row[:-1], first]
-        yield from ([*[""] * last, text] for text in more)
+        yield from ([*[""] * last, text] for text in following)
 
     def _line(
         self, row: Sequence[str | Text], widths: dict[int, int], width: int, style: str
     ) -> Text:
         line = Text(style=style)
-        for place, cells in widths.items():
-            cell = row[place]
-            padded = pad_text(str(cell), cells, right=place in self.right)
+        for column, cells in widths.items():
+            cell = row[column]
+            padded = pad_text(str(cell), cells, right=column in self.right)
             line.append(" " * (_GAP if line else 0))
             line.append(padded, cell.style if isinstance(cell, Text) else None)
         line.rstrip()

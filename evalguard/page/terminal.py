@@ -81,19 +81,19 @@ def command_lines(command: str, width: int) -> list[Text]:
 
 def next_lines(step: str, command: str, width: int) -> list[Text]:
     """Return what to do next, and the command that does it; "" where there is none."""
-    said = f"Next, {step}:" if command else f"Next: {step}."
-    return [*wrap_prose(said, width, style="bold"), *command_lines(command, width)]
+    heading = f"Next, {step}:" if command else f"Next: {step}."
+    return [*wrap_prose(heading, width, style="bold"), *command_lines(command, width)]
 
 
 def more_lines(run_folder: str, held: str, width: int) -> list[Text]:
     """Return the command that shows the rest of a finished run, with what is ``held`` there."""
-    said = f"More ({held}): " if held else "More: "
+    heading = f"More ({held}): " if held else "More: "
     if not run_folder:
-        return wrap_prose(f"{said}the same command with -v", width, style="dim")
+        return wrap_prose(f"{heading}the same command with -v", width, style="dim")
     command = f"evalguard report {shlex.quote(run_folder)} -v"
-    if not is_wider(said + command, width):
-        return [Text(said + command, style="dim")]
-    return [*wrap_prose(said.rstrip(), width, style="dim"), *command_lines(command, width)]
+    if not is_wider(heading + command, width):
+        return [Text(heading + command, style="dim")]
+    return [*wrap_prose(heading.rstrip(), width, style="dim"), *command_lines(command, width)]
 
 
 def _words(command: str) -> list[str]:

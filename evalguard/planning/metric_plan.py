@@ -231,8 +231,8 @@ def _mean_rule(pilot: Pilot, ratio: float, aim: _Aim) -> _Answer:
     scatter = ratio / math.sqrt(pilot.per_unit)  # of a mean over one of the units
 
     def needed(level: float) -> int | None:
-        found = paired_documents_to_detect(scatter, aim.tolerated, alpha=level, power=aim.power)
-        return None if found is None else _documents(max(FEWEST_FOR_T, found), pilot)
+        count = paired_documents_to_detect(scatter, aim.tolerated, alpha=level, power=aim.power)
+        return None if count is None else _documents(max(FEWEST_FOR_T, count), pilot)
 
     detectable, units = math.inf, max(2, math.floor(aim.n / pilot.per_unit))
     if math.isfinite(ratio):

@@ -123,14 +123,14 @@ def plan_metrics(
 def plan_limits(candidate: ScoredSide, choices: Choices, aim: PlanAim) -> tuple[LimitPlan, ...]:
     """Plan every limit on figures of answers, from the candidate's of the pilot."""
     limits = [limit for limit in aim.gate.limits if limit.of_figure]
-    found = []
+    plans = []
     for table in candidate.tables if limits else ():
         if not table.figure:
             continue
         share = figure_share(table, confidence=aim.confidence)
         if not any(limit.covers(share) for limit in limits):
             continue
-        found.append(
+        plans.append(
             plan_limit(
                 closest_limit(limits, share),
                 task=table.task,
@@ -142,7 +142,7 @@ def plan_limits(candidate: ScoredSide, choices: Choices, aim: PlanAim) -> tuple[
                 power=aim.power,
             )
         )
-    return tuple(found)
+    return tuple(plans)
 
 
 def _metric_pilot(

@@ -185,7 +185,7 @@ def repeat_plan_text(plan: MetricPlan) -> str:
 def _answers(needed: int | None, spread: tuple[int | None, int | None]) -> str:
     """Return "6 [4, 15]"; "?": not even ten thousand."""
     amount, low, high = (
-        "?" if one is None else rounding.format_count(one) for one in (needed, *spread)
+        "?" if count is None else rounding.format_count(count) for count in (needed, *spread)
     )
     return f"{amount} [{low}, {high}]"
 
@@ -206,8 +206,8 @@ def plan_next_step(report: PlanReport) -> tuple[str, str]:
     if not short:
         return _comparison_step(report, "to compare (a larger --pilot would be surer)")
     of_answers = all(is_figure(plan.pilot.filter, plan.pilot.metric) for plan in short)
-    more = "more requests or a larger task" if of_answers else "a larger task"
-    return f"a higher --limit or {more}, a wider --margin, or gate other metrics", ""
+    remedy = "more requests or a larger task" if of_answers else "a larger task"
+    return f"a higher --limit or {remedy}, a wider --margin, or gate other metrics", ""
 
 
 def _comparison_step(report: PlanReport, step: str) -> tuple[str, str]:
@@ -287,8 +287,8 @@ def render_plan(report: PlanReport, *, width: int, color: bool, verbose: bool = 
             _caveats(report, width),
         ]
         return render_page(blocks, width, color=color)
-    more = len(report.metrics) - len(plans)
-    rest = [f"and {more} more, which fall less short"] if more else []
+    hidden = len(report.metrics) - len(plans)
+    rest = [f"and {hidden} more, which fall less short"] if hidden else []
     table = [*_metrics(plans, width), *(Text(line, style="dim") for line in rest)]
     remarks = len(list(_remarks(report)))
     end = more_lines("", f"{remarks} remark{'' if remarks == 1 else 's'}", width)
@@ -321,19 +321,19 @@ def _metrics(plans: Sequence[MetricPlan], width: int) -> list[Text]:
     widest = max((cell_len(row[0]) for row in rows), default=0)
     side_by_side = bool(rows) and table.room(width) >= min(widest, _NARROWEST_LABEL)
     aligned = table.lines(width) if side_by_side else []
-    found = aligned[:1]
+    lines = aligned[:1]
     for task in dict.fromkeys(plan.pilot.task for plan in plans):
         of_task = [plan for plan in plans if plan.pilot.task == task]
-        found.append(_heading(task, of_task, width))
+        lines.append(_heading(task, of_task, width))
         for plan in of_task:
             if plan.pilot.problem:
                 text = f"{plan_metric_name(plan)}: no plan: {printable(plan.pilot.problem)}"
-                found += [Text(line) for line in wrap_text(text, width, first="  ", rest="    ")]
+                lines += [Text(line) for line in wrap_text(text, width, first="  ", rest="    ")]
             elif side_by_side:
-                found.append(aligned[1 + planned.index(plan)])
+                lines.append(aligned[1 + planned.index(plan)])
             else:
-                found += _stacked(header, rows[planned.index(plan)], width)
-    return found if plans else []
+                lines += _stacked(header, rows[planned.index(plan)], width)
+    return lines if plans else []
 
 
 def _repeats(plans: Sequence[MetricPlan], width: int) -> list[Text]:
@@ -344,7 +344,7 @@ def _repeats(plans: Sequence[MetricPlan], width: int) -> list[Text]:
 
 def _limits(report: PlanReport, width: int) -> list[Text]:
     """What the planned documents say of each limit on answers."""
-    texts = [limit_plan_text(one, power=report.aim.power) for one in report.limits]
+    texts = [limit_plan_text(limit, power=report.aim.power) for limit in report.limits]
     return [Text(line) for text in texts for line in wrap_text(text, width, rest="  ")]
 
 
@@ -410,9 +410,9 @@ def _costs(report: PlanReport, width: int) -> list[Text]:
         rows.append(_total_row(report.costs))
     lines = Table(headings=header, rows=rows, leaving=(), giving_way=0).lines(width)
     loading = ", ".join(f"{role} {_time(s)}" for role, s in report.load_seconds.items())
-    said = f"Loading apart: {loading}. " if loading else ""
-    said += "Finished scores in the cache make it shorter."
-    return [*lines, *wrap_prose(said, width, style="dim")]
+    remark = f"Loading apart: {loading}. " if loading else ""
+    remark += "Finished scores in the cache make it shorter."
+    return [*lines, *wrap_prose(remark, width, style="dim")]
 
 
 def _cost_row(cost: TaskCost) -> list[str]:
@@ -456,9 +456,9 @@ def _remarks(report: PlanReport) -> Iterator[str]:
             places.setdefault(printable(caveat), []).append(plan)
     for caveat, plans in places.items():
         yield f"{list_metrics_by_task(plans)}: {caveat}"
-    for left in report.not_compared:
-        name = printable(f"{left.task} {left.metric}".strip())
-        yield f"not planned: {name}: {printable(left.reason)}"
+    for excluded in report.not_compared:
+        name = printable(f"{excluded.task} {excluded.metric}".strip())
+        yield f"not planned: {name}: {printable(excluded.reason)}"
     yield from (printable(note) for note in report.notes)
 
 

@@ -136,7 +136,9 @@ def plan(
         pilot=facts,
         aim=aim.facts(metrics),
         exit_code=EXIT_FAILED if failed or not (metrics or limits) else EXIT_PASSED,
-        not_compared=tuple(dict.fromkeys(left for side in scored for left in side.not_compared)),
+        not_compared=tuple(
+            dict.fromkeys(excluded for side in scored for excluded in side.not_compared)
+        ),
         notes=_plan_notes((*choices.notes, *(_clusters_note(choices) if roles else ())), scored),
         **sign_plan(options),
     )
@@ -217,10 +219,10 @@ def sign_plan(options: CompareOptions) -> dict[str, Any]:
 
 
 def _plan_notes(own: tuple[str, ...], scored: tuple[ScoredSide, ScoredSide]) -> tuple[str, ...]:
-    told = [_told_of(side) for side in scored]
+    side_notes = [_told_of(side) for side in scored]
     of_sides = (
-        note if all(note in one for one in told) else f"{side.identity.name}: {note}"
-        for side, notes in zip(scored, told, strict=True)
+        note if all(note in noted for noted in side_notes) else f"{side.identity.name}: {note}"
+        for side, notes in zip(scored, side_notes, strict=True)
         for note in notes
     )
     return tuple(dict.fromkeys((*own, *of_sides)))
@@ -229,7 +231,7 @@ def _plan_notes(own: tuple[str, ...], scored: tuple[ScoredSide, ScoredSide]) -> 
 def _told_of(side: ScoredSide) -> tuple[str, ...]:
     """What is to be said of a side; a plan has no findings of its own."""
     of_model = () if side.description is None else side.description.findings
-    return (*(one.sentence for one in (*side.findings, *of_model)), *side.notes)
+    return (*(finding.sentence for finding in (*side.findings, *of_model)), *side.notes)
 
 
 def _scored_roles(sources: Sequence[Source]) -> dict[Role, str]:
@@ -398,7 +400,7 @@ def _left_out_notes(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def _repeats_notes(document: Mapping[str, Any]) -> tuple[str, ...]:
     entries = document.get("generations") or ()
-    tasks = [str(one["task"]) for one in entries if int(one.get("repeats") or 1) > 1]
+    tasks = [str(entry["task"]) for entry in entries if int(entry.get("repeats") or 1) > 1]
     if not tasks:
         return ()
     return (

@@ -36,8 +36,8 @@ def annotation_command(level: AnnotationLevel, title: str, message: str, *, plac
     Args:
         place: "FILE:LINE" or "FILE" of the repository, or "".
     """
-    found = re.fullmatch(r"(.+?)(?::(\d+))?", place)
-    properties = {"file": found[1], "line": found[2]} if found else {}
+    match = re.fullmatch(r"(.+?)(?::(\d+))?", place)
+    properties = {"file": match[1], "line": match[2]} if match else {}
     shown = ",".join(
         f"{name}={_escape_property(_cut_message(value))}"
         for name, value in {**properties, "title": title}.items()
@@ -86,8 +86,8 @@ def _metric_annotations(view: ReportView) -> Iterator[str]:
                 )
         for limit in view.limits:
             if limit.state == state:
-                told = "\n".join((limit.line, *limit.documents[:_MOST_DOCUMENTS]))
-                yield annotation_command(level, f"{limit.label}: {state}", told)
+                text = "\n".join((limit.line, *limit.documents[:_MOST_DOCUMENTS]))
+                yield annotation_command(level, f"{limit.label}: {state}", text)
 
 
 def _metric_numbers(metric: MetricView) -> str:
@@ -96,27 +96,27 @@ def _metric_numbers(metric: MetricView) -> str:
 
 
 def _culprit_annotations(view: ReportView) -> Iterator[str]:
-    found = view.bisection
-    place = "" if found is None or found.fix is None else found.fix.where
-    for search in () if found is None else found.searches:
-        for one in search.culprits:
-            makes = f"{one.share} {search.unit} of the drift"
-            if one.share == "-":
-                makes = f"{one.alone} {search.unit} alone, {one.beside} beside the other culprits"
-            message = f"{one.change}: {makes}. {search.answer}"
-            yield annotation_command("warning", f"culprit: {one.setting}", message, place=place)
+    bisection = view.bisection
+    where = "" if bisection is None or bisection.fix is None else bisection.fix.where
+    for search in () if bisection is None else bisection.searches:
+        for item in search.culprits:
+            makes = f"{item.share} {search.unit} of the drift"
+            if item.share == "-":
+                makes = f"{item.alone} {search.unit} alone, {item.beside} beside the other culprits"
+            message = f"{item.change}: {makes}. {search.answer}"
+            yield annotation_command("warning", f"culprit: {item.setting}", message, place=where)
 
 
 _MOST_DOCUMENTS = 5
 
 
 def _limit_count(lines: list[str]) -> list[str]:
-    more = len(lines) - _MOST_ANNOTATIONS
-    if more <= 0:
+    hidden = len(lines) - _MOST_ANNOTATIONS
+    if hidden <= 0:
         return lines
     return [
         *lines[:_MOST_ANNOTATIONS],
-        annotation_command("notice", "evalguard", f"{more} more are in the summary"),
+        annotation_command("notice", "evalguard", f"{hidden} more are in the summary"),
     ]
 
 

@@ -98,9 +98,9 @@ def _show_error(content: Mapping[str, Any], marker: str) -> ShownResult:
 
 
 def _read_error(found: object) -> EvalguardError:
-    told = found if isinstance(found, dict) else {}
+    details = found if isinstance(found, dict) else {}
     return EvalguardError(
-        str(told.get("message", "it ended without a result")), hint=str(told.get("hint", ""))
+        str(details.get("message", "it ended without a result")), hint=str(details.get("hint", ""))
     )
 
 

@@ -91,8 +91,8 @@ def _pull_request(event: str) -> int | None:
         content = json.loads(Path(event).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"GITHUB_EVENT_PATH cannot be read: {error}", hint=_HINT) from error
-    found = content.get("pull_request") if isinstance(content, dict) else None
-    number = found.get("number") if isinstance(found, dict) else None
+    pull_request = content.get("pull_request") if isinstance(content, dict) else None
+    number = pull_request.get("number") if isinstance(pull_request, dict) else None
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
@@ -168,10 +168,10 @@ def _find_comment(api: RestApi, comments: str, marker: str) -> int | None:
 def _login(api: RestApi) -> str:
     """The token's user; an app's token has none, and no user's name is like this."""
     try:
-        found = api.call("GET", "/user")
+        user = api.call("GET", "/user")
     except RefusedError:
         return "?"
-    return str(found.get("login", "?")) if isinstance(found, dict) else "?"
+    return str(user.get("login", "?")) if isinstance(user, dict) else "?"
 
 
 def _comment_hint(error: RefusedError) -> str:

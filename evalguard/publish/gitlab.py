@@ -44,7 +44,7 @@ def read_gitlab_job(environment: Mapping[str, str]) -> GitlabJob:
     home = environment.get("CI_MERGE_REQUEST_PROJECT_URL", "")
     return GitlabJob(
         api=environment.get("CI_API_V4_URL", "").rstrip("/"),
-        token=next((found for name in TOKEN_VARIABLES if (found := environment.get(name, ""))), ""),
+        token=next((token for name in TOKEN_VARIABLES if (token := environment.get(name, ""))), ""),
         project=project or 0,
         merge_request=number if project else None,
         request_page=f"{home}/-/merge_requests/{number}" if home and number else "",
@@ -106,8 +106,8 @@ def _find_note(api: RestApi, notes: str, marker: str) -> int | None:
 
 def _user(api: RestApi) -> int:
     """The number of the token's user; a project's token has one of its own."""
-    found = api.call("GET", "/user")
-    number = found.get("id") if isinstance(found, dict) else None
+    user = api.call("GET", "/user")
+    number = user.get("id") if isinstance(user, dict) else None
     if not isinstance(number, int):
         raise RefusedError("whose token it is, is not known")
     return number

@@ -101,14 +101,14 @@ def _suite(
     view: ReportView, name: str, cases: Sequence[_Case], *, strict: bool
 ) -> ElementTree.Element:
     elements = [_case(view, name, case, strict=strict) for case in cases]
-    told = [child.tag for element in elements for child in element]
+    tags = [child.tag for element in elements for child in element]
     suite = ElementTree.Element(
         "testsuite",
         name=_case_name(name),
         tests=str(len(cases)),
-        failures=str(told.count("failure")),
-        errors=str(told.count("error")),
-        skipped=str(told.count("skipped")),
+        failures=str(tags.count("failure")),
+        errors=str(tags.count("error")),
+        skipped=str(tags.count("skipped")),
         timestamp=view.created.removesuffix("Z"),
     )
     properties = ElementTree.SubElement(suite, "properties")
@@ -119,7 +119,7 @@ def _suite(
 
 
 def _properties(view: ReportView) -> list[tuple[str, str]]:
-    found = (
+    properties = (
         ("verdict", view.verdict),
         *(("note", text) for text in view.findings),
         ("base", f"{view.base.name}: {view.base.about}"),
@@ -129,7 +129,7 @@ def _properties(view: ReportView) -> list[tuple[str, str]]:
         ("run_folder", view.run_folder),
         ("evalguard", view.version),
     )
-    return [(key, value) for key, value in found if value]
+    return [(key, value) for key, value in properties if value]
 
 
 def _case(view: ReportView, suite: str, case: _Case, *, strict: bool) -> ElementTree.Element:
@@ -142,8 +142,8 @@ def _case(view: ReportView, suite: str, case: _Case, *, strict: bool) -> Element
     if tag == "skipped" and strict:
         tag = "failure"
     if tag is not None:
-        told = ElementTree.SubElement(element, tag, message=case.message, type=case.state)
-        told.text = view.sentence if tag == "failure" else case.message
+        detail = ElementTree.SubElement(element, tag, message=case.message, type=case.state)
+        detail.text = view.sentence if tag == "failure" else case.message
     if case.output:
         ElementTree.SubElement(element, "system-out").text = case.output
     return element

@@ -68,10 +68,10 @@ def _allowed(name: str) -> str:
 
 def flatten(values: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:
     """Return ``{"base.name": ...}`` for ``{"base": {"name": ...}}``; lists stay."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found |= flatten(value, prefix=f"{prefix}{name}.")
+            flat |= flatten(value, prefix=f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            flat[f"{prefix}{name}"] = value
+    return flat

@@ -57,23 +57,23 @@ class RestApi:
         Raises:
             RefusedError: no answer in time, one that says no, or one that is not JSON.
         """
-        for left in reversed(range(_TRIES)):
+        for remaining in reversed(range(_TRIES)):
             try:
                 return self._once(method, path, content)
             except urllib.error.HTTPError as error:
                 again = error.code == 429 or error.code >= 500
-                if not left or not again:
+                if not remaining or not again:
                     why = (
                         f"HTTP {error.code} from {method} "
                         f"{path.split('?')[0]}{_error_reason(error)}"
                     )
                     raise RefusedError(why, error.code) from error
-                time.sleep(self._pause(error.headers, left))
+                time.sleep(self._pause(error.headers, remaining))
             except (OSError, HTTPException, ValueError) as error:
                 # Whether a comment was created is not known then: creating is not tried again.
-                if not left or method == "POST":
+                if not remaining or method == "POST":
                     raise RefusedError(f"no answer from {self._address}: {error}") from error
-                time.sleep(self._pause(None, left))
+                time.sleep(self._pause(None, remaining))
         raise AssertionError("the last try returns or raises")
 
     def listed(self, path: str, what: str) -> Iterator[dict[str, Any]]:
@@ -86,13 +86,13 @@ class RestApi:
         Raises:
             RefusedError: as of ``call``; what comes is not a list.
         """
-        more = "&" if "?" in path else "?"
+        separator = "&" if "?" in path else "?"
         for page in range(1, _MOST_PAGES + 1):
-            found = self.call("GET", f"{path}{more}per_page={_PAGE}&page={page}")
-            if not isinstance(found, list):
+            entries = self.call("GET", f"{path}{separator}per_page={_PAGE}&page={page}")
+            if not isinstance(entries, list):
                 raise RefusedError(f"the list of {what} is none")
-            yield from (one for one in found if isinstance(one, dict))
-            if len(found) < _PAGE:
+            yield from (entry for entry in entries if isinstance(entry, dict))
+            if len(entries) < _PAGE:
                 return
 
     def _once(self, method: str, path: str, content: object) -> Any:
@@ -126,10 +126,10 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def _error_reason(error: urllib.error.HTTPError) -> str:
     """What the API says, in one line."""
     try:
-        said = json.loads(error.read(100_000)).get("message", "")
+        message = json.loads(error.read(100_000)).get("message", "")
     except (OSError, HTTPException, ValueError, AttributeError):
         return ""
-    return f": {' '.join(str(said).split())[:300]}" if said else ""
+    return f": {' '.join(str(message).split())[:300]}" if message else ""
 
 
 def has_first_line(found: Mapping[str, Any], marker: str) -> bool:

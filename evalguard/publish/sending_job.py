@@ -213,5 +213,5 @@ def _environment(defaults: Mapping[str, str]) -> dict[str, str]:
 def _last_log_line(log: Path) -> str:
     """The last line that the process wrote, for a reader who has to guess what went wrong."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f" ({redacted_text(said)[:_LONGEST_REASON]})" if said else ""
+    last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f" ({redacted_text(last_line)[:_LONGEST_REASON]})" if last_line else ""

@@ -95,17 +95,17 @@ class TrackedNumbers:
 
 def collect_numbers(report: CompareReport) -> TrackedNumbers:
     """Return all numbers of a report that trend over runs, unrounded."""
-    found: dict[str, TrackedNumber] = {}
+    numbers: dict[str, TrackedNumber] = {}
     words: dict[str, str] = {}
     for comparison in report.comparisons:
-        place = tracked_metric_name(comparison)
-        found |= {f"{place}/{name}": value for name, value in _comparison_numbers(comparison)}
-        words[f"{place}/outcome"] = comparison.outcome
+        prefix = tracked_metric_name(comparison)
+        numbers |= {f"{prefix}/{name}": value for name, value in _comparison_numbers(comparison)}
+        words[f"{prefix}/outcome"] = comparison.outcome
     for distribution in report.distributions:
         task = distribution.task
-        found |= {f"{task}/{name}": value for name, value in _distribution_numbers(distribution)}
-    found |= dict(_report_numbers(report))
-    there = {name: float(value) for name, value in found.items() if value is not None}
+        numbers |= {f"{task}/{name}": value for name, value in _distribution_numbers(distribution)}
+    numbers |= dict(_report_numbers(report))
+    there = {name: float(value) for name, value in numbers.items() if value is not None}
     words |= {name: str(value) for name, value in there.items() if not math.isfinite(value)}
     scalars = {name: value for name, value in there.items() if math.isfinite(value)}
     charts = tuple(name for name in _charts(report) if name in scalars)
@@ -183,39 +183,55 @@ def build_tables(report: CompareReport, *, documents: bool) -> dict[str, Tracked
         documents: with what was asked and answered.
     """
     moved = list_moved_documents(report) if documents else _moved_numbers(report)
-    found = {
+    tables = {
         "metrics": _metrics_table(report),
         "distributions": _distributions_table(report),
         "moved_documents": moved,
     }
     if shows_bisection(report):
-        found |= tools.fetch("bisection_tables")(report.bisect)
-    return {name: table for name, table in found.items() if table.rows}
+        tables |= tools.fetch("bisection_tables")(report.bisect)
+    return {name: table for name, table in tables.items() if table.rows}
 
 
 def _metrics_table(report: CompareReport) -> TrackedTable:
     rows = []
-    for one in report.comparisons:
-        low, high = one.sigma_interval or (None, None)
-        values = (one.base, one.candidate, one.sigma, low, high, one.p_value)
+    for comparison in report.comparisons:
+        low, high = comparison.sigma_interval or (None, None)
+        values = (
+            comparison.base,
+            comparison.candidate,
+            comparison.sigma,
+            low,
+            high,
+            comparison.p_value,
+        )
         cells = map(finite_or_none, values)
-        rows.append((one.task, one.metric, one.filter, one.n_used, *cells, one.outcome))
+        rows.append(
+            (
+                comparison.task,
+                comparison.metric,
+                comparison.filter,
+                comparison.n_used,
+                *cells,
+                comparison.outcome,
+            )
+        )
     return TrackedTable(columns=_METRIC_COLUMNS, rows=tuple(rows))
 
 
 def _distributions_table(report: CompareReport) -> TrackedTable:
     """A row for each task whose distributions were compared."""
     rows = []
-    for one in report.distributions:
-        if one.failure:
+    for drift in report.distributions:
+        if drift.failure:
             continue
-        low, high = one.kl.interval or (None, None)
+        low, high = drift.kl.interval or (None, None)
         values = (
-            one.kl.value, low, high, one.kl_at(99).value, one.kl_at(100).value, one.dp_rms.value,
-            one.same_top1.value,
+            drift.kl.value, low, high, drift.kl_at(99).value, drift.kl_at(100).value,
+            drift.dp_rms.value, drift.same_top1.value,
         )  # fmt: skip
         cells = map(finite_or_none, values)
-        rows.append((one.task, one.n, one.positions, *cells, one.exact))
+        rows.append((drift.task, drift.n, drift.positions, *cells, drift.exact))
     return TrackedTable(columns=_DISTRIBUTION_COLUMNS, rows=tuple(rows))
 
 
@@ -232,32 +248,40 @@ def list_moved_documents(report: CompareReport) -> TrackedTable:
 
     What was asked and answered is there where the run folder holds it.
     """
-    named = [(c, one) for c in report.comparisons if c.influence for one in c.influence.documents]
-    documents = _open_documents(report, [one.task for _, one in named])
-    rows = [_document_row(comparison, one, documents.get(one.task)) for comparison, one in named]
+    named = [
+        (c, document)
+        for c in report.comparisons
+        if c.influence
+        for document in c.influence.documents
+    ]
+    documents = _open_documents(report, [document.task for _, document in named])
+    rows = [
+        _document_row(comparison, document, documents.get(document.task))
+        for comparison, document in named
+    ]
     return TrackedTable(columns=_DOCUMENT_COLUMNS, rows=tuple(rows))
 
 
 def _moved_numbers(report: CompareReport) -> TrackedTable:
     """The same without a word of any document."""
     rows = [
-        (one.task, c.metric, one.doc_id, one.contribution, one.share)
+        (document.task, c.metric, document.doc_id, document.contribution, document.share)
         for c in report.comparisons
         if c.influence
-        for one in c.influence.documents
+        for document in c.influence.documents
     ]
     return TrackedTable(columns=_DOCUMENT_COLUMNS[:5], rows=tuple(rows))
 
 
 def _open_documents(report: CompareReport, tasks: Sequence[str]) -> DocumentsByTask:
     read = open_documents(report)
-    found: dict[str, RunDocuments | None] = {}
+    by_task: dict[str, RunDocuments | None] = {}
     for task in dict.fromkeys(tasks):
         try:
-            found[task] = read(task)
+            by_task[task] = read(task)
         except (StoreError, OSError):  # a table without texts; whoever reads the folder is told
-            found[task] = None
-    return found
+            by_task[task] = None
+    return by_task
 
 
 def _document_row(
@@ -279,9 +303,9 @@ def _document_row(
 
 
 def _document_index(documents: RunDocuments, doc_id: int) -> int | None:
-    place = bisect.bisect_left(documents.doc_ids, doc_id)
-    there = place < len(documents) and documents.doc_ids[place] == doc_id
-    return place if there else None
+    index = bisect.bisect_left(documents.doc_ids, doc_id)
+    there = index < len(documents) and documents.doc_ids[index] == doc_id
+    return index if there else None
 
 
 def _score_text(documents: RunDocuments, side: Side, index: int, comparison: Comparison) -> str:
@@ -295,9 +319,9 @@ def _score_text(documents: RunDocuments, side: Side, index: int, comparison: Com
 def _answers_text(documents: RunDocuments, side: Side, index: int) -> str:
     """What a side generated, else the log-likelihoods that it gave."""
     texts = documents.of(side, "text")[index] or ()
-    said = [text for text in texts if text is not None]
-    if said:
-        return _shorten(" | ".join(said))
+    generated = [text for text in texts if text is not None]
+    if generated:
+        return _shorten(" | ".join(generated))
     scores = documents.of(side, "loglikelihood")[index] or ()
     return ", ".join("" if score is None else f"{score:.4f}" for score in scores)[:_LONGEST_TEXT]
 
@@ -328,12 +352,12 @@ def build_tracked_run(
         group: None: the pull request or pipeline that CI's variables name.
     """
     report = report if documents else without_quotes(report)
-    found = collect_numbers(report)
+    numbers = collect_numbers(report)
     files = _files_to_send(report) if documents else {}
     left_out = _files_too_large(report) if documents else []
-    notes = "\n".join(redacted_text(one.line) for one in report.findings)
+    notes = "\n".join(redacted_text(finding.line) for finding in report.findings)
     summary = {
-        **found.words,
+        **numbers.words,
         "state": report.gate.state,
         "sentence": redacted_text(derive_meaning(report).sentence),
         **({"notes": notes} if notes else {}),
@@ -346,8 +370,8 @@ def build_tracked_run(
         group=read_origin(os.environ).group if group is None else group,
         tags=_run_tags(report),
         config=_run_config(report),
-        scalars=found.scalars,
-        charts=found.charts,
+        scalars=numbers.scalars,
+        charts=numbers.charts,
         summary=summary,
         tables=build_tables(report, documents=documents),
         pages={"forest": render_forest_page(report)} if report.comparisons else {},

@@ -78,9 +78,9 @@ def _send_to_wandb(job: TrackingJob) -> Sent:
     sent = run_in_process(job, seconds=job.bounds.online, environment={})
     if sent.state != "failed":
         return sent
-    kept = _write_offline(job)
-    both = f"{sent.reason}; nor could it be kept for later: {kept.reason}"
-    return replace(kept, reason=both if kept.state == "failed" else sent.reason)
+    offline = _write_offline(job)
+    both = f"{sent.reason}; nor could it be kept for later: {offline.reason}"
+    return replace(offline, reason=both if offline.state == "failed" else sent.reason)
 
 
 def _write_offline(job: TrackingJob) -> Sent:
@@ -131,9 +131,12 @@ def track_stored(
             hint=f"name one by --track: {', '.join(TRACKERS.list_names())}",
         )
     stored = [read_stored_run(run) for run in dict.fromkeys(runs)]
-    for one in stored:
-        one.check_files()  # its samples are sent, too
-    return tuple(track_run(one.report, sinks, documents=documents, quiet=quiet) for one in stored)
+    for stored_run in stored:
+        stored_run.check_files()  # its samples are sent, too
+    return tuple(
+        track_run(stored_run.report, sinks, documents=documents, quiet=quiet)
+        for stored_run in stored
+    )
 
 
 TRACKING_INTERRUPTED = "interrupted"
@@ -165,8 +168,10 @@ def track_run(
     with ProgressLine(quiet=quiet) as progress:
         try:
             for sink in sinks:
-                for other in TRACKERS.find_shadowed(sink):
-                    progress.note(f"--track {sink} is evalguard's own; {other.origin} is not used")
+                for shadowed in TRACKERS.find_shadowed(sink):
+                    progress.note(
+                        f"--track {sink} is evalguard's own; {shadowed.origin} is not used"
+                    )
                 if not unreached:
                     what = "the run with its documents" if documents else "figures of the run"
                     progress.note(
@@ -264,9 +269,13 @@ class NightSender:
 
 def sync_command(sent: Sequence[Sent]) -> str:
     """The one command that sends all runs that W&B's client kept here; "" if there are none."""
-    kept = [Path(one.place) for one in sent if one.sink == "wandb" and one.state == "offline"]
-    if len(kept) == 1:
-        return f"wandb sync {shlex.quote(str(kept[0]))}"
-    folders = dict.fromkeys(path.parent for path in kept)
+    paths = [
+        Path(result.place)
+        for result in sent
+        if result.sink == "wandb" and result.state == "offline"
+    ]
+    if len(paths) == 1:
+        return f"wandb sync {shlex.quote(str(paths[0]))}"
+    folders = dict.fromkeys(path.parent for path in paths)
     places = [f"{shlex.quote(str(folder))}/offline-run-*" for folder in folders]
     return f"wandb sync {' '.join(places)}" if places else ""

@@ -131,13 +131,13 @@ def send_to_wandb(job: TrackingJob, tracked: TrackedRun) -> Sent:
     )
     folder = Path(run.dir).parent
     log_run(run, tracked, copies=job.offline)
-    place = str(folder) if job.offline else run.url or ""
+    location = str(folder) if job.offline else run.url or ""
     run.finish(exit_code=0)
     if job.offline:
         shown = _relative_path(folder)
         command = f"wandb sync {shlex.quote(shown)}"
         return Sent(sink="wandb", state="offline", place=shown, next_command=command)
-    return Sent(sink="wandb", state="sent", place=place)
+    return Sent(sink="wandb", state="sent", place=location)
 
 
 def _settings(job: TrackingJob) -> wandb.Settings:
@@ -216,9 +216,9 @@ def summarize_verdicts(verdicts: Sequence[NightVerdict]) -> str:
     """ "2 of 14 pairs regressed, 1 failed"."""
     states = [verdict.state or "failed" for verdict in verdicts]
     counts = [(state, states.count(state)) for state in ("regressed", "failed", "undecided")]
-    told = [f"{number} {state}" for state, number in counts if number]
+    outcomes = [f"{number} {state}" for state, number in counts if number]
     pairs = f"{len(states)} pair{'' if len(states) == 1 else 's'}"
-    return f"{pairs}: {', '.join(told) if told else 'all passed'}"
+    return f"{pairs}: {', '.join(outcomes) if outcomes else 'all passed'}"
 
 
 def _blocks(night: TrackedNight, entity: str, project: str) -> Iterator[Any]:
@@ -275,7 +275,7 @@ def _scalar(trend: NightTrend) -> str:
 def verdict_table(verdicts: Sequence[NightVerdict]) -> str:
     """The night's pairs as a Markdown table, gravest first; their runs are linked."""
     rows = ["| pair | verdict | |", "| --- | --- | --- |"]
-    for verdict in sorted(verdicts, key=lambda one: _GRAVEST_FIRST.index(one.state)):
+    for verdict in sorted(verdicts, key=lambda entry: _GRAVEST_FIRST.index(entry.state)):
         pair = _cell_text(f"{verdict.base} vs {verdict.candidate}")
         linked = f"[{pair}]({_address(verdict.url)})" if verdict.url else pair
         state = f"**{verdict.state or 'no result'}**"

@@ -57,14 +57,14 @@ def quantise_rows(values: NDArray[Any], kind: Any) -> NDArray[np.uint8]:
         )
     rows, columns = values.shape
     source = np.ascontiguousarray(values, dtype=np.float32)
-    found = np.empty((rows, int(library.ggml_row_size(number, columns))), dtype=np.uint8)
+    packed = np.empty((rows, int(library.ggml_row_size(number, columns))), dtype=np.uint8)
     library.ggml_quantize_init(number)
     written = library.ggml_quantize_chunk(
-        number, source.ctypes.data, found.ctypes.data, 0, rows, columns, None
+        number, source.ctypes.data, packed.ctypes.data, 0, rows, columns, None
     )
-    if written != found.nbytes:
-        raise UsageError(f"ggml wrote {written:,} bytes of {kind.name}, not {found.nbytes:,}")
-    return found
+    if written != packed.nbytes:
+        raise UsageError(f"ggml wrote {written:,} bytes of {kind.name}, not {packed.nbytes:,}")
+    return packed
 
 
 @cache
@@ -103,16 +103,16 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6  # kinds of tokens in 
 def write_tokenizer(
     writer: Any, folder: Path, config: Mapping[str, Any], add_bos: bool | None
 ) -> None:
-    told = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    model = told["model"]
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    model = tokenizer["model"]
     if model.get("type") != "BPE":
         # The runtime takes the checkpoint's own tokenizer then (model_args: tokenizer).
         writer.add_tokenizer_model("no_vocab")
         return
     size = int(config["vocab_size"])
-    added = {one["id"]: one for one in told.get("added_tokens", ())}
+    added = {token["id"]: token for token in tokenizer.get("added_tokens", ())}
     texts = {number: text for text, number in model["vocab"].items()}
-    texts |= {number: one["content"] for number, one in added.items()}
+    texts |= {number: token["content"] for number, token in added.items()}
     tokens = [texts.get(number, f"[PAD{number}]") for number in range(size)]
     whole_bytes = bool(model.get("byte_fallback"))
     kinds = [
@@ -127,8 +127,8 @@ def write_tokenizer(
     if whole_bytes:
         writer.add_token_scores(_scores(tokens, model["merges"]))
         prepends = any(
-            one.get("type") == "Prepend"
-            for one in (told.get("normalizer") or {}).get("normalizers", ())
+            normalizer.get("type") == "Prepend"
+            for normalizer in (tokenizer.get("normalizer") or {}).get("normalizers", ())
         )
         writer.add_add_space_prefix(prepends)
     else:
@@ -138,8 +138,8 @@ def write_tokenizer(
     eos = config.get("eos_token_id")
     if eos is not None:
         writer.add_eos_token_id(int(eos[0] if isinstance(eos, list) else eos))
-    template = told.get("post_processor") or {}
-    begins = [next(iter(one)) for one in template.get("single", ())][:1] == ["SpecialToken"]
+    template = tokenizer.get("post_processor") or {}
+    begins = [next(iter(piece)) for piece in template.get("single", ())][:1] == ["SpecialToken"]
     writer.add_add_bos_token(begins if add_bos is None else add_bos)
     chat = _chat_template(folder)
     if chat:
@@ -151,8 +151,8 @@ def _chat_template(folder: Path) -> str:
     own, config = folder / "chat_template.jinja", folder / "tokenizer_config.json"
     if own.is_file():
         return own.read_text(encoding="utf-8")
-    found = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    template = found.get("chat_template")
+    settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    template = settings.get("chat_template")
     return template if isinstance(template, str) else ""
 
 
@@ -285,13 +285,13 @@ def convert(
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
-    found = (config.get("architectures") or ["none"])[0]
-    if found not in _ARCHITECTURES:
+    architecture = (config.get("architectures") or ["none"])[0]
+    if architecture not in _ARCHITECTURES:
         raise UsageError(
-            f"no GGUF recipe for {found}{nearest(found, _ARCHITECTURES)}",
+            f"no GGUF recipe for {architecture}{nearest(architecture, _ARCHITECTURES)}",
             hint="llama.cpp's convert_hf_to_gguf.py as build: {command: ...} converts more",
         )
-    return _ARCHITECTURES[found]
+    return _ARCHITECTURES[architecture]
 
 
 def _head_size(config: Mapping[str, Any]) -> int:
@@ -398,9 +398,9 @@ def fallback_type(kind: str, columns: int) -> str:
     """
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-    for one in (kind, _FALLBACKS.get(kind, "F16")):
-        if columns % GGML_QUANT_SIZES[GGMLQuantizationType[one]][0] == 0:
-            return one
+    for candidate in (kind, _FALLBACKS.get(kind, "F16")):
+        if columns % GGML_QUANT_SIZES[GGMLQuantizationType[candidate]][0] == 0:
+            return candidate
     return "F16"
 
 
@@ -409,7 +409,7 @@ def _fallbacks_text(changed: Mapping[tuple[str, str], list[str]]) -> str:
     parts = []
     for (asked, written), names in changed.items():
         kinds = Counter(re.sub(r"^blk\.\d+\.", "blk.*.", name) for name in names)
-        listed = [f"{one} ({count})" if count > 1 else one for one, count in kinds.items()]
+        listed = [f"{kind} ({count})" if count > 1 else kind for kind, count in kinds.items()]
         parts.append(f"{written} in place of {asked}: {', '.join(listed)}")
     return "; ".join(parts)
 

@@ -73,11 +73,15 @@ def _existing(text: str) -> Path:
 
 
 def _members(library: Any) -> list[tuple[str, Any]]:
-    return [(one.name, one) for one in library.ggml_type if one.name.startswith(_PREFIX)]
+    return [
+        (member.name, member) for member in library.ggml_type if member.name.startswith(_PREFIX)
+    ]
 
 
 def _flash_type(library: Any, wanted: str) -> Any:
-    kinds = {one.name.rpartition("_")[2].lower(): one for one in library.llama_flash_attn_type}
+    kinds = {
+        member.name.rpartition("_")[2].lower(): member for member in library.llama_flash_attn_type
+    }
     return kinds[{"off": "disabled", "on": "enabled"}.get(wanted, wanted)]
 
 

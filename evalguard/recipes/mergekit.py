@@ -67,10 +67,11 @@ def merge(
     _find_dtype(dtype)
     if not models:
         raise UsageError("models names none that would be merged into base")
-    if nameless := [index for index, one in enumerate(models) if "model" not in one]:
+    if nameless := [index for index, entry in enumerate(models) if "model" not in entry]:
         raise UsageError(f"models.{nameless[0]} names no folder", hint="write {model: FOLDER}")
     base, *folders = (
-        str(find_checkpoint(name).absolute()) for name in (base, *(one["model"] for one in models))
+        str(find_checkpoint(name).absolute())
+        for name in (base, *(entry["model"] for entry in models))
     )
     real = [Path(folder).resolve() for folder in folders]
     for index, folder in enumerate(real):
@@ -79,24 +80,28 @@ def merge(
                 f"models.{index} is models.{first} once more ({folders[index]})",
                 hint="mergekit takes a folder once: give it the sum of both weights",
             )
-    own = [{name: value for name, value in one.items() if name != "model"} for one in models]
+    own = [{name: value for name, value in entry.items() if name != "model"} for entry in models]
     named = {"normalize": normalize, "density": density}
     whole = {**(parameters or {}), **{k: v for k, v in named.items() if v is not None}}
-    given = {"parameters": whole, **{f"models.{index}": one for index, one in enumerate(own)}}
-    for place, values in given.items():
-        _check_parameters(known, place, values)
-    told = {
+    given = {
+        "parameters": whole,
+        **{f"models.{index}": settings for index, settings in enumerate(own)},
+    }
+    for key, values in given.items():
+        _check_parameters(known, key, values)
+    config = {
         "merge_method": method,
         "base_model": base,
         "models": [
-            {"model": folder, "parameters": one} for folder, one in zip(folders, own, strict=True)
+            {"model": folder, "parameters": settings}
+            for folder, settings in zip(folders, own, strict=True)
         ],
         "dtype": dtype,
         "parameters": whole,
     }
     with _watch_parameters() as taken:
         run_merge(
-            MergeConfiguration.model_validate(told),
+            MergeConfiguration.model_validate(config),
             out_path=str(output),
             options=MergeOptions(cuda=False, copy_tokenizer=True, lazy_unpickle=False),
         )
@@ -121,12 +126,15 @@ def _require_deltas(found: Mapping[str, Any], dtype: str) -> None:
     lost, trained = found["lost_before"] + found["lost_in_merge"], found["trained"]
     if not lost:
         return
-    listed = [f"{one['name']} ({one['lost'] / one['trained']:.3%})" for one in found["tensors"]]
-    more = found["tensors_with_loss"] - len(listed)
+    listed = [
+        f"{tensor['name']} ({tensor['lost'] / tensor['trained']:.3%})"
+        for tensor in found["tensors"]
+    ]
+    unlisted = found["tensors_with_loss"] - len(listed)
     raise BuildError(
         f"the sign mask is false for {lost:,} of {trained:,} trained elements of the task vectors "
         f"({lost / trained:.3%}): their deltas are 0 in {dtype}; most in {', '.join(listed)}"
-        + (f", and in {more} more tensors" if more else ""),
+        + (f", and in {unlisted} more tensors" if unlisted else ""),
         hint=f"{found['lost_before']:,} are 0 in the checkpoints, which no dtype of a merge mends; "
         f"{found['lost_in_merge']:,} are lost by dtype {dtype}, and float32 keeps them",
     )
@@ -161,7 +169,7 @@ def _weights(vectors: Sequence[str], taken: _Taken) -> dict[str, list[float]]:
 def _find_method(name: str) -> Any:
     from mergekit.merge_methods import registry
 
-    methods = {one.spec.name: one for one in registry.registered_methods()}
+    methods = {method.spec.name: method for method in registry.registered_methods()}
     if name not in methods:
         raise UsageError(
             f"mergekit has no method '{name}'{nearest(name, methods)}",
@@ -174,21 +182,21 @@ def _find_dtype(name: str) -> Any:
     from mergekit.common import dtype_from_name
 
     try:
-        found = dtype_from_name(name)
+        torch_dtype = dtype_from_name(name)
     except RuntimeError:
-        found = None
-    if found is None or not found.is_floating_point:
+        torch_dtype = None
+    if torch_dtype is None or not torch_dtype.is_floating_point:
         raise UsageError(
             f"mergekit does not merge in dtype '{name}'{nearest(name, _DTYPES)}",
             hint=f"one of: {', '.join(_DTYPES)}",
         )
-    return found
+    return torch_dtype
 
 
 def _check_parameters(method: Any, place: str, values: Mapping[str, Any]) -> None:
     """Refuse what a method does not declare: mergekit would leave it out without a word."""
-    declared = {one.name: one for one in method.spec.parameters}
-    of_whole = {one.name for one in method.spec.shared_parameters}
+    declared = {parameter.name: parameter for parameter in method.spec.parameters}
+    of_whole = {parameter.name for parameter in method.spec.shared_parameters}
     for name, value in values.items():
         if name not in declared:
             raise UsageError(
@@ -201,20 +209,23 @@ def _check_parameters(method: Any, place: str, values: Mapping[str, Any]) -> Non
                 f"{place}.{name}: method {method.spec.name} has one {name} for the whole merge",
                 hint=f"write parameters: {{{name}: ...}} beside models",
             )
-        for _, one in _conditions(f"{place}.{name}", value):
-            _validate(f"{place}.{name}", declared[name], one)
+        for _, condition_value in _conditions(f"{place}.{name}", value):
+            _validate(f"{place}.{name}", declared[name], condition_value)
 
 
 def _validate(place: str, parameter: Any, value: Any) -> None:
     """Ask the parameter about a value, or about each of a gradient's."""
     try:
-        found = [parameter.validate(one) for one in (value if isinstance(value, list) else [value])]
+        validated = [
+            parameter.validate(element)
+            for element in (value if isinstance(value, list) else [value])
+        ]
     except ValueError as error:  # pydantic's; its text is of several lines
         kind = getattr(parameter.value_type, "__name__", parameter.value_type)
         raise UsageError(f"{place}: mergekit takes {kind} there, not {value!r}") from error
-    if not found:
+    if not validated:
         raise UsageError(f"{place}: an empty list stands for no value")
-    if place.endswith(".density") and not all(0 <= one <= 1 for one in found):
+    if place.endswith(".density") and not all(0 <= density <= 1 for density in validated):
         # mergekit keeps everything above 1, and counts from the other end below 0
         raise UsageError(f"{place}: a density is a share from 0 to 1, not {value!r}")
 
@@ -223,28 +234,28 @@ def _attribute_words(method: Any, name: str) -> str:
     """Say which methods have what as an attribute, where that is no parameter of any."""
     from mergekit.merge_methods import registry
 
-    attribute = next((one for one in vars(method) if one in (name, f"{name}_method")), "")
+    attribute = next((field for field in vars(method) if field in (name, f"{name}_method")), "")
     if not attribute:
         return ""
     methods: dict[str, list[str]] = {}
-    for one in registry.registered_methods():
-        if attribute in vars(one):
-            value = getattr(one, attribute)
-            methods.setdefault(str(getattr(value, "value", value)), []).append(one.spec.name)
+    for registered in registry.registered_methods():
+        if attribute in vars(registered):
+            value = getattr(registered, attribute)
+            methods.setdefault(str(getattr(value, "value", value)), []).append(registered.spec.name)
     held = "; ".join(f"{value} in {', '.join(names)}" for value, names in methods.items())
     return f"; {attribute} is an attribute that the method's name decides: {held}"
 
 
 def _conditions(place: str, value: Any) -> list[tuple[str, Any]]:
     """What a parameter's value is for which tensors: filter and value, "*" for all of them."""
-    several = isinstance(value, list) and any(isinstance(one, Mapping) for one in value)
-    found = []
-    for one in value if several else [value]:
-        if isinstance(one, Mapping) and ("value" not in one or one.keys() - {"value", "filter"}):
-            raise UsageError(f"{place}: {one!r} is no condition", hint="{filter: ..., value: ...}")
-        condition = one if isinstance(one, Mapping) else {"value": one}
-        found.append((str(condition.get("filter") or "*"), condition["value"]))
-    return found
+    several = isinstance(value, list) and any(isinstance(element, Mapping) for element in value)
+    conditions = []
+    for item in value if several else [value]:
+        if isinstance(item, Mapping) and ("value" not in item or item.keys() - {"value", "filter"}):
+            raise UsageError(f"{place}: {item!r} is no condition", hint="{filter: ..., value: ...}")
+        condition = item if isinstance(item, Mapping) else {"value": item}
+        conditions.append((str(condition.get("filter") or "*"), condition["value"]))
+    return conditions
 
 
 # Of each tensor its name, the parameters of the whole merge, and those of each model by its folder.
@@ -273,12 +284,12 @@ def _watch_parameters() -> Iterator[_Taken]:
 
 
 def _values_taken(taken: _Taken) -> dict[str, set[Any]]:
-    found: dict[str, set[Any]] = {}
+    values_by_name: dict[str, set[Any]] = {}
     for _, whole, own in taken:
         for values in (whole, *own.values()):
             for name, value in values.items():
-                found.setdefault(name, set()).add(value)
-    return found
+                values_by_name.setdefault(name, set()).add(value)
+    return values_by_name
 
 
 def _read_back(
@@ -289,12 +300,12 @@ def _read_back(
     Raises:
         BuildError: a value that no tensor has.
     """
-    declared = {one.name: one for one in method.spec.parameters}
+    declared = {parameter.name: parameter for parameter in method.spec.parameters}
     owners = {folder: given[f"models.{index}"] for index, folder in enumerate(folders)}
-    for place, values in given.items():
-        folder = "" if place == "parameters" else folders[int(place.partition(".")[2])]
+    for key, values in given.items():
+        folder = "" if key == "parameters" else folders[int(key.partition(".")[2])]
         for name, value in values.items():
-            found = [
+            pairs = [
                 (tensor, held[name])
                 for tensor, whole, own in taken
                 for held in (
@@ -304,17 +315,21 @@ def _read_back(
                 )
                 if name in held
             ]
-            if not found:
+            if not pairs:
                 reason = "the base has none" if folder else "every model has its own"
-                raise BuildError(f"{place}.{name} = {value!r} is taken by no model: {reason}")
-            for part, one in _conditions(place, value):
-                fits = [held for tensor, held in found if part == "*" or part in tensor]
+                raise BuildError(f"{key}.{name} = {value!r} is taken by no model: {reason}")
+            for part, condition_value in _conditions(key, value):
+                fits = [held for tensor, held in pairs if part == "*" or part in tensor]
                 # Of a gradient tensors have what lies between its values.
-                if not (fits if isinstance(one, list) else declared[name].validate(one) in fits):
+                if not (
+                    fits
+                    if isinstance(condition_value, list)
+                    else declared[name].validate(condition_value) in fits
+                ):
                     raise BuildError(
-                        f"{place}.{name}: no tensor takes {one!r}"
+                        f"{key}.{name}: no tensor takes {condition_value!r}"
                         + ("" if part == "*" else f", of which the filter is '{part}'"),
-                        hint=f"tensors are named like {found[0][0]}; the first condition that fits "
+                        hint=f"tensors are named like {pairs[0][0]}; the first condition that fits "
                         "counts",
                     )
 
@@ -347,12 +362,14 @@ def examine_deltas(
 
     kind, counts = _find_dtype(dtype), dict.fromkeys(_COUNTED, 0)
     tensors: list[dict[str, Any]] = []
-    for name, ours, theirs in _read_together(Path(base), [Path(one) for one in vectors], merged):
+    for name, ours, theirs in _read_together(
+        Path(base), [Path(vector) for vector in vectors], merged
+    ):
         *trained, made = theirs
         of_base, lost, changed = ours.to(kind), 0, 0
-        deltas = torch.stack([one.to(kind) - of_base for one in trained])
-        for delta, one in zip(deltas, trained, strict=True):
-            same = one.to(torch.promote_types(one.dtype, ours.dtype)) == ours
+        deltas = torch.stack([weight.to(kind) - of_base for weight in trained])
+        for delta, tensor in zip(deltas, trained, strict=True):
+            same = tensor.to(torch.promote_types(tensor.dtype, ours.dtype)) == ours
             rows = same.reshape(-1, same.shape[-1] if same.ndim else 1)
             untrained = count_untrained(rows.sum(dim=1).numpy(), rows.shape[1])
             before, within = int(same.sum()) - untrained, int(((delta == 0) & ~same).sum())
@@ -375,7 +392,7 @@ def examine_deltas(
             counts["lost_in_sum"] += int((added & (made.to(kind) == of_base)).sum())
         if lost:
             tensors.append({"name": name, "lost": lost, "trained": changed})
-    tensors.sort(key=lambda one: -one["lost"] / one["trained"])
+    tensors.sort(key=lambda entry: -entry["lost"] / entry["trained"])
     return {**counts, "tensors_with_loss": len(tensors), "tensors": tensors[:_MOST_TENSORS]}
 
 
@@ -394,22 +411,22 @@ def _read_together(
     from safetensors import safe_open
 
     def find(folder: Path) -> dict[str, Path]:
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for file in sorted(folder.glob("*.safetensors")):
             with safe_open(file, framework="pt") as opened:
-                found |= dict.fromkeys(opened.keys(), file)
-        return found
+                files |= dict.fromkeys(opened.keys(), file)
+        return files
 
     def read(place: dict[str, Path], name: str) -> Any:
         with safe_open(place[name], framework="pt") as opened:
             return opened.get_tensor(name)
 
-    places, made = [find(one) for one in vectors], find(Path(merged)) if merged else {}
+    places, made = [find(vector) for vector in vectors], find(Path(merged)) if merged else {}
     for name, file in find(base).items():
-        if not vectors or any(name not in one for one in places):
+        if not vectors or any(name not in files for files in places):
             continue
-        ours, theirs = read({name: file}, name), [read(one, name) for one in places]
-        alike = all(one.shape == ours.shape for one in theirs)
+        ours, theirs = read({name: file}, name), [read(files, name) for files in places]
+        alike = all(tensor.shape == ours.shape for tensor in theirs)
         if alike and ours.is_floating_point() and ours.numel():
             own = read(made, name) if name in made else None
             fits = own is not None and own.shape == ours.shape

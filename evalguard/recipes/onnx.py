@@ -74,8 +74,8 @@ def export(
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation=attn_implementation, use_safetensors=True
     ).eval()
-    if (found := model.config._attn_implementation) != attn_implementation:
-        raise BuildError(f"attn_implementation: transformers takes '{found}' for this model")
+    if (actual := model.config._attn_implementation) != attn_implementation:
+        raise BuildError(f"attn_implementation: transformers takes '{actual}' for this model")
     made.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(str(made))
     AutoTokenizer.from_pretrained(folder).save_pretrained(str(made))
@@ -105,9 +105,9 @@ def _trace(model: Any, file: Path, opset: int) -> None:
 
     ids = torch.arange(_TRACED)[None] % model.config.get_text_config().vocab_size
     length = torch.export.Dim("length", min=1, max=1 << 20)
-    said = io.StringIO()
+    captured = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(captured):
             torch.onnx.export(
                 OnlyLogits().eval(),
                 (ids,),
@@ -122,9 +122,9 @@ def _trace(model: Any, file: Path, opset: int) -> None:
     except Exception as error:
         raise BuildError(f"torch.onnx cannot export {type(model).__name__}: {error}") from error
     graph = onnx.load(str(file), load_external_data=False)
-    found = next(one.version for one in graph.opset_import if one.domain in ("", "ai.onnx"))
-    if found != opset:  # it falls back to its own with a warning
-        raise BuildError(f"opset: torch.onnx writes {found} for this model, not {opset}")
+    actual = next(entry.version for entry in graph.opset_import if entry.domain in ("", "ai.onnx"))
+    if actual != opset:  # it falls back to its own with a warning
+        raise BuildError(f"opset: torch.onnx writes {actual} for this model, not {opset}")
 
 
 def _prove(model: Any, file: Path, tolerance: float) -> None:
@@ -139,8 +139,8 @@ def _prove(model: Any, file: Path, tolerance: float) -> None:
         ids = generator.integers(0, size, (1, tokens))
         with torch.inference_mode():
             wanted = model(input_ids=torch.from_numpy(ids), use_cache=False).logits.float().numpy()
-        found = session.run(["logits"], {"input_ids": ids})[0].astype(np.float32)
-        apart = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+        logits = session.run(["logits"], {"input_ids": ids})[0].astype(np.float32)
+        apart = float(np.abs(logits - wanted).max() / np.abs(wanted).max())
         if not apart <= tolerance:
             raise BuildError(
                 f"the exported graph computes something else than the model: logits of {tokens} "
@@ -155,7 +155,7 @@ def _quantise(
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     graph = onnx.load(str(source), load_external_data=False).graph
-    held = {one.name for one in graph.initializer}
+    held = {tensor.name for tensor in graph.initializer}
     products = {
         node.name: _module_of(node)
         for node in graph.node
@@ -187,6 +187,6 @@ def _quantise(
 
 def _module_of(node: Any) -> str:
     """The module that a node was traced in, by its name in the checkpoint."""
-    told = next((one.value for one in node.metadata_props if one.key == _SCOPES), "[]")
-    scopes = ast.literal_eval(told)
+    text = next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), "[]")
+    scopes = ast.literal_eval(text)
     return str(scopes[-2]).removeprefix("model.") if len(scopes) > 1 else ""

@@ -84,14 +84,14 @@ def convert(
     weights = {k: v for k, v in weights.items() if not re.match(r"blocks\.0\.att\.v[012]$", k)}
     config = _read_config(weights, file, fuse_norm=fuse_norm, dtype=dtype)
     of_dtype = getattr(torch, dtype)
-    found = {_rename(name): _shape(name, tensor, of_dtype) for name, tensor in weights.items()}
+    tensors = {_rename(name): _shape(name, tensor, of_dtype) for name, tensor in weights.items()}
     texts = list(_tokenizer_files(tokenizer))
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(found, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    for one in texts:
-        shutil.copyfile(one, folder / one.name)
+    for text_file in texts:
+        shutil.copyfile(text_file, folder / text_file.name)
 
 
 def _read_config(
@@ -160,15 +160,15 @@ def _rename(name: str) -> str:
     _, _, rest = name.partition("blocks.")
     layer, _, inner = rest.partition(".")
     part, _, kind = inner.rpartition(".")
-    place = f"model.layers.{layer}"
+    prefix = f"model.layers.{layer}"
     if part in _PARTS and kind in ("weight", "bias"):
-        return f"{place}.{_PARTS[part]}.{kind}"
+        return f"{prefix}.{_PARTS[part]}.{kind}"
     if part == "att" and (low := re.fullmatch(r"([wavg])([012])", kind)):
-        return f"{place}.attn.{low[1]}_lora.{_LOW_RANK[low[2]]}"
+        return f"{prefix}.attn.{low[1]}_lora.{_LOW_RANK[low[2]]}"
     if part == "att" and re.fullmatch(r"x_[rwkvag]|k_k|k_a|r_k", kind):
-        return f"{place}.attn.{kind}"
+        return f"{prefix}.attn.{kind}"
     if inner == "ffn.x_k":
-        return f"{place}.ffn.x_k"
+        return f"{prefix}.ffn.x_k"
     raise BuildError(f"RWKV-7 has no tensor '{name}'")
 
 
@@ -191,16 +191,18 @@ def _tokenizer_files(folder: str | None) -> Iterator[Path]:
     if folder is None:
         spec = importlib.util.find_spec("rwkv")
         places = (
-            [] if spec is None else [Path(one) for one in spec.submodule_search_locations or ()]
+            []
+            if spec is None
+            else [Path(location) for location in spec.submodule_search_locations or ()]
         )
     else:
         places = [Path(folder).expanduser()]
-    found = [
-        one for place in places for glob in _TOKENIZER_FILES for one in sorted(place.glob(glob))
+    files = [
+        file for root in places for glob in _TOKENIZER_FILES for file in sorted(root.glob(glob))
     ]
-    if not found:
+    if not files:
         raise UsageError(
             f"no tokenizer files in {folder}" if folder else "package rwkv is not installed here",
             hint="tokenizer: FOLDER, or add rwkv to the requirements for RWKV's world vocabulary",
         )
-    yield from found
+    yield from files

@@ -65,7 +65,9 @@ def quantise(
     model.save_pretrained(str(output))
     tokenizer.save_pretrained(str(output))
     again = AutoModelForCausalLM.from_pretrained(str(output), dtype=getattr(torch, dtype)).eval()
-    if config != "none" and all(type(one.data) is torch.Tensor for one in again.parameters()):
+    if config != "none" and all(
+        type(parameter.data) is torch.Tensor for parameter in again.parameters()
+    ):
         raise BuildError(
             f"{config} quantised nothing: every weight is a plain tensor",
             hint="its arguments do not fit the shapes of the weights, or skip names all of them",
@@ -90,7 +92,7 @@ def _check_names(skip: Sequence[str], modules: Sequence[str]) -> None:
 
 def _configuration(name: str, arguments: Mapping[str, Any]) -> Any:
     module = importlib.import_module("torchao.quantization")
-    known = [one for one in dir(module) if one.endswith("Config")]
+    known = [attribute for attribute in dir(module) if attribute.endswith("Config")]
     if name not in known:
         raise UsageError(
             f"torchao has no configuration '{name}'{nearest(name, known)}",
@@ -98,7 +100,7 @@ def _configuration(name: str, arguments: Mapping[str, Any]) -> Any:
         )
     kind = getattr(module, name)
     parameters = inspect.signature(kind).parameters
-    fields = [one for one in parameters if one != "self"]
+    fields = [parameter for parameter in parameters if parameter != "self"]
     for key, value in arguments.items():
         if key not in fields:
             raise UsageError(
@@ -122,14 +124,14 @@ def _argument(module: Any, key: str, value: Any) -> Any:
     import torch
 
     if key.endswith("dtype") and isinstance(value, str):
-        found = getattr(torch, value, None)
-        if not isinstance(found, torch.dtype):
+        torch_dtype = getattr(torch, value, None)
+        if not isinstance(torch_dtype, torch.dtype):
             raise UsageError(f"arguments: {key}: torch has no dtype '{value}'")
-        return found
+        return torch_dtype
     if not (isinstance(value, Mapping) and len(value) == 1):
         return value
     ((name, size),) = value.items()
-    known = [one for one in dir(module) if one.startswith("Per")]
+    known = [attribute for attribute in dir(module) if attribute.startswith("Per")]
     if name not in known:
         raise UsageError(
             f"arguments: {key}: torchao has no '{name}'{nearest(str(name), known)}",

@@ -96,9 +96,9 @@ def _q_values(report: CompareReport) -> Iterator[Fault]:
     if all(c.bh_q_value is None for c in report.comparisons):
         return  # an earlier version's
     values = benjamini_hochberg([c.p_value for c in tested if c.p_value is not None])
-    found = {c.key: value for c, value in zip(tested, values, strict=True)}
+    expected = {c.key: value for c, value in zip(tested, values, strict=True)}
     for number, comparison in enumerate(report.comparisons):
-        if not _same(comparison.bh_q_value, found.get(comparison.key)):
+        if not _same(comparison.bh_q_value, expected.get(comparison.key)):
             yield f"comparisons[{number}].bh_q_value", "does not follow from the p-values"
 
 
@@ -113,13 +113,13 @@ def _gate(gate: GateResult, comparisons: Mapping[Key, Comparison]) -> Iterator[F
         return
     gated = [comparisons[key] for key in gate.gated]
     adjusted = iter(holm([c.p_value for c in gated if c.p_value is not None]))
-    let_through = {one.key for one in gate.accepted}
-    for number, (comparison, told) in enumerate(zip(gated, gate.holm_p_values, strict=True)):
+    let_through = {metric.key for metric in gate.accepted}
+    for number, (comparison, p_value) in enumerate(zip(gated, gate.holm_p_values, strict=True)):
         where = f"gate.gated[{number}]"
-        if not _same(told, None if comparison.p_value is None else next(adjusted)):
+        if not _same(p_value, None if comparison.p_value is None else next(adjusted)):
             yield f"{where}.holm_p_value", "does not follow from the p-values"
         follows = gated_state(
-            comparison, told, fail_on=gate.fail_on, level=gate.level, margin=gate.margin
+            comparison, p_value, fail_on=gate.fail_on, level=gate.level, margin=gate.margin
         )
         if follows == "regressed" and comparison.key in let_through:
             follows = "passed"
@@ -153,27 +153,34 @@ def _overall(gate: GateResult) -> Iterator[Fault]:
 
 
 def _distributions(report: CompareReport) -> Iterator[Fault]:
-    tasks = Counter(one.task for one in report.distributions)
-    for number, one in enumerate(report.distributions):
+    tasks = Counter(distribution.task for distribution in report.distributions)
+    for number, distribution in enumerate(report.distributions):
         where = f"distributions[{number}]"
-        if tasks[one.task] > 1:
-            yield where, f"is there twice: {one.task}"
-        if one.n < 0 or one.positions < 0:
+        if tasks[distribution.task] > 1:
+            yield where, f"is there twice: {distribution.task}"
+        if distribution.n < 0 or distribution.positions < 0:
             yield where, "counts less than no documents or positions"
 
 
 def _generations(report: CompareReport) -> Iterator[Fault]:
-    tasks = Counter(one.task for one in report.generations)
-    for number, one in enumerate(report.generations):
+    tasks = Counter(generation.task for generation in report.generations)
+    for number, generation in enumerate(report.generations):
         where = f"generations[{number}]"
-        if tasks[one.task] > 1:
-            yield where, f"is there twice: {one.task}"
-        figures = [one.length, *(found.missing for found in one.filters)]
-        figures += [found.figure for found in one.figures]
-        figures += [score.score for score in one.repeated]
-        figures += [] if one.cut is None else [one.cut]
-        if one.n < 0 or one.repeats < 0 or not all(0 <= figure.n <= one.n for figure in figures):
-            yield where, f"counts other documents than the {_short(one.n)} that both answered"
+        if tasks[generation.task] > 1:
+            yield where, f"is there twice: {generation.task}"
+        figures = [generation.length, *(filter_.missing for filter_ in generation.filters)]
+        figures += [comparison.figure for comparison in generation.figures]
+        figures += [score.score for score in generation.repeated]
+        figures += [] if generation.cut is None else [generation.cut]
+        if (
+            generation.n < 0
+            or generation.repeats < 0
+            or not all(0 <= figure.n <= generation.n for figure in figures)
+        ):
+            yield (
+                where,
+                f"counts other documents than the {_short(generation.n)} that both answered",
+            )
 
 
 def _same(one: float | None, other: float | None) -> bool:
@@ -196,7 +203,7 @@ def faults(
     comparison: Comparison,
     *,
     margin: float,
-    settle: Callable[[Comparison], Outcome] = lambda found: found.outcome,
+    settle: Callable[[Comparison], Outcome] = lambda comparison: comparison.outcome,
 ) -> Iterator[Fault]:
     """Yield what contradicts itself: counts, chances, intervals, and the verdict on its numbers.
 
@@ -235,9 +242,9 @@ def _counts(c: Comparison) -> Iterator[Fault]:
 def _chances(c: Comparison) -> Iterator[Fault]:
     if not 0.0 < c.confidence < 1.0:
         yield "confidence", f"is {c.confidence!r}, not between 0 and 1"
-    found = [(name, getattr(c, name)) for name in _CHANCES]
-    found += [(f"companions[{i}].p_value", test.p_value) for i, test in enumerate(c.companions)]
-    for name, chance in found:
+    chances = [(name, getattr(c, name)) for name in _CHANCES]
+    chances += [(f"companions[{i}].p_value", test.p_value) for i, test in enumerate(c.companions)]
+    for name, chance in chances:
         if chance is not None and not 0.0 <= chance <= 1.0 + _ROUNDING:
             yield name, f"is {chance!r}, not between 0 and 1"
     for name in ("base_stderr", "candidate_stderr", "paired_stderr"):
@@ -247,12 +254,12 @@ def _chances(c: Comparison) -> Iterator[Fault]:
 
 
 def _intervals(c: Comparison) -> Iterator[Fault]:
-    found = [(name, getattr(c, name)) for name in _INTERVALS]
-    found += [
+    intervals = [(name, getattr(c, name)) for name in _INTERVALS]
+    intervals += [
         (f"companions[{i}].sigma_interval", test.sigma_interval)
         for i, test in enumerate(c.companions)
     ]
-    for name, interval in found:
+    for name, interval in intervals:
         if interval is not None and interval[0] > interval[1]:
             yield name, f"begins at {interval[0]!r} and ends at {interval[1]!r}"
 
@@ -278,17 +285,17 @@ def _verdict(
     if c.bit_identical:
         if (c.sigma, low, high) != (0.0, 0.0, 0.0) or c.outcome != "unchanged":
             yield "bit_identical", "is true, and there is a drift"
-        found = ("unchanged", False, False)
+        expected = ("unchanged", False, False)
     else:
         verdict = decide_comparison(c, margin) or decide(c.sigma, low, high, margin)
         outcome = settle(replace(c, outcome=verdict.outcome))
-        found = (outcome, verdict.significant, verdict.certain)
+        expected = (outcome, verdict.significant, verdict.certain)
     names = ("outcome", "significant", "certain")
-    for name, told, follows in zip(
-        names, (c.outcome, c.significant, c.certain), found, strict=True
+    for name, stated, follows in zip(
+        names, (c.outcome, c.significant, c.certain), expected, strict=True
     ):
-        if told != follows:
-            yield name, f"is {told!r}, and {follows!r} follows from sigma and its interval"
+        if stated != follows:
+            yield name, f"is {stated!r}, and {follows!r} follows from sigma and its interval"
 
 
 def _short(number: int) -> str:
@@ -336,11 +343,13 @@ def compare_document(report: CompareReport) -> dict[str, Any]:
     absent = [FAMILY] if report.gate.family_false_alarm is None else []
     written["notes"] += null_texts(lost, absent)
     for key in WITH_CAVEATS:
-        for number, one in enumerate(written[key]):
-            absent = [name for name in EXPECTED if name in one and one[name] is None]
-            told = nulls_told(one, "caveats", absent)
-            lost |= {f"{key}[{number}].{at}": kind for at, kind in told.pop(NON_FINITE).items()}
-            written[key][number] = told
+        for number, part in enumerate(written[key]):
+            absent = [name for name in EXPECTED if name in part and part[name] is None]
+            described = nulls_told(part, "caveats", absent)
+            lost |= {
+                f"{key}[{number}].{at}": kind for at, kind in described.pop(NON_FINITE).items()
+            }
+            written[key][number] = described
     return with_checksum({**written, NON_FINITE: lost})
 
 
@@ -370,9 +379,9 @@ def distribution_row(distribution: DistributionComparison) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, value in write_record(distribution).items():
         if name.endswith("_percentiles"):
-            for one in value:
-                percent = f"{name.removesuffix('ercentiles')}{one['percent']:g}"
-                row |= _figure_columns(percent, one)
+            for percentile in value:
+                percent = f"{name.removesuffix('ercentiles')}{percentile['percent']:g}"
+                row |= _figure_columns(percent, percentile)
         elif name.endswith("_at"):
             row |= {f"{name}_{key}": (value or {}).get(key) for key in _PLACE}
         elif name == "llama_cpp":
@@ -412,37 +421,41 @@ _UNQUOTED_REASON = "an earlier version's reason, which may hold words of documen
 
 def quote_old_words(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Before there were quotes, sentences held words of documents: such a one is a quote."""
-    found = {**fields}
-    findings = [read_entries(one, "findings") for one in read_list(found.get("findings", []), "")]
-    found["findings"] = [
-        _quoted(one, "text", f"{_QUOTING[one['kind']]}{_numbered(one)}")
-        if str(one.get("kind")) in _QUOTING
-        else one
-        for one in findings
+    rewritten = {**fields}
+    findings = [
+        read_entries(entry, "findings") for entry in read_list(rewritten.get("findings", []), "")
+    ]
+    rewritten["findings"] = [
+        _quoted(finding, "text", f"{_QUOTING[finding['kind']]}{_numbered(finding)}")
+        if str(finding.get("kind")) in _QUOTING
+        else finding
+        for finding in findings
     ]
     kinds = {
-        str(one.get("task")): one.get("output_type", "")
-        for one in read_list(found.get("tasks", []), "")
-        if isinstance(one, Mapping)
+        str(task.get("task")): task.get("output_type", "")
+        for task in read_list(rewritten.get("tasks", []), "")
+        if isinstance(task, Mapping)
     }
     reasons: dict[str, str] = {}
-    comparisons = [read_entries(one, "") for one in read_list(found.get("comparisons", []), "")]
-    for number, one in enumerate(comparisons):
+    comparisons = [
+        read_entries(entry, "") for entry in read_list(rewritten.get("comparisons", []), "")
+    ]
+    for number, comparison in enumerate(comparisons):
         asked = (
-            kinds.get(str(one.get("task"))) or "generate_until"
+            kinds.get(str(comparison.get("task"))) or "generate_until"
         )  # which is not known of the first
-        generated = asked == "generate_until" and one.get("metric") not in PERPLEXITIES
-        if generated and one.get("outcome") == "failed" and "quotes" not in one:
-            reasons[str(one.get("reason", ""))] = _UNQUOTED_REASON
-            comparisons[number] = _quoted(one, "reason", _UNQUOTED_REASON)
-    found["comparisons"] = comparisons
-    gate = found.get("gate")
+        generated = asked == "generate_until" and comparison.get("metric") not in PERPLEXITIES
+        if generated and comparison.get("outcome") == "failed" and "quotes" not in comparison:
+            reasons[str(comparison.get("reason", ""))] = _UNQUOTED_REASON
+            comparisons[number] = _quoted(comparison, "reason", _UNQUOTED_REASON)
+    rewritten["comparisons"] = comparisons
+    gate = rewritten.get("gate")
     if reasons and isinstance(gate, Mapping) and isinstance(gate.get("reason"), str):
-        said = gate["reason"]
+        reason = gate["reason"]
         for old, new in reasons.items():
-            said = said.replace(old, new) if old else said
-        found["gate"] = {**gate, "reason": said}
-    return found
+            reason = reason.replace(old, new) if old else reason
+        rewritten["gate"] = {**gate, "reason": reason}
+    return rewritten
 
 
 def _quoted(fields: Mapping[str, Any], name: str, instead: str) -> dict[str, Any]:
@@ -468,14 +481,14 @@ def side_fields(value: Any, where: str) -> dict[str, Any]:
 def read_gated(gate: Any) -> list[dict[str, Any]]:
     """Return what the gate judged, an object for each metric."""
     gated = read_list(read_entries(gate, "gate").get("gated"), "gate.gated")
-    return [read_entries(one, "gate.gated") for one in gated]
+    return [read_entries(entry, "gate.gated") for entry in gated]
 
 
 def gate_fields(gate: Any, gated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the gate's fields; which metrics brought it about, the gated ones say."""
     return {
         **gate,
-        "holm_p_values": [one.get("holm_p_value") for one in gated],
+        "holm_p_values": [entry.get("holm_p_value") for entry in gated],
         **dict.fromkeys(("regressed", "undecided", "failed"), ()),
     }
 
@@ -483,14 +496,14 @@ def gate_fields(gate: Any, gated: Sequence[Mapping[str, Any]]) -> dict[str, Any]
 def restore_states(report: CompareReport, gated: Sequence[Mapping[str, Any]]) -> GateResult:
     """The gate, with what each gated metric brought about; documents did not always say."""
     gate = report.gate
-    let_through = {one.key for one in gate.accepted}
-    comparisons = {one.key: one for one in report.comparisons}
+    let_through = {metric.key for metric in gate.accepted}
+    comparisons = {comparison.key: comparison for comparison in report.comparisons}
     states: dict[GateState, list[Key]] = {state: [] for state in get_args(GateState)}
-    for number, (key, one) in enumerate(zip(gate.gated, gated, strict=True)):
+    for number, (key, entry) in enumerate(zip(gate.gated, gated, strict=True)):
         where = f"gate.gated[{number}]"
         state: GateState = "passed"
-        if "state" in one:
-            state = read_record(GateState, one["state"], f"{where}.state")
+        if "state" in entry:
+            state = read_record(GateState, entry["state"], f"{where}.state")
         elif key in comparisons and key not in let_through:
             p_value, rule = gate.holm_p_values[number], gate.fail_on
             state = gated_state(
@@ -529,10 +542,10 @@ def parse_report(document: Mapping[str, Any]) -> CompareReport:
     Raises:
         StoreError: as ``read_report``, for keys that are missing or hold something else.
     """
-    found = document.get("schema") if isinstance(document, Mapping) else None
-    if found != COMPARE_SCHEMA:
+    schema = document.get("schema") if isinstance(document, Mapping) else None
+    if schema != COMPARE_SCHEMA:
         raise StoreError(
-            f"the stored result follows {found!r}, and this evalguard reads {COMPARE_SCHEMA}",
+            f"the stored result follows {schema!r}, and this evalguard reads {COMPARE_SCHEMA}",
             hint="use the evalguard that wrote it, or compare again",
         )
     try:
@@ -570,8 +583,8 @@ def _restore(document: Mapping[str, Any]) -> dict[str, Any]:
     """Put back the numbers that JSON cannot hold, in the document and in its parts with caveats."""
     parts: dict[str, list[dict[str, Any]]] = {
         key: [
-            _with_texts(read_entries(one, f"{key}[{number}]"), "caveats", f"{key}[{number}].")
-            for number, one in enumerate(read_list(document.get(key, []), key))
+            _with_texts(read_entries(entry, f"{key}[{number}]"), "caveats", f"{key}[{number}].")
+            for number, entry in enumerate(read_list(document.get(key, []), key))
         ]
         for key in WITH_CAVEATS
     }
@@ -582,13 +595,13 @@ def _restore(document: Mapping[str, Any]) -> dict[str, Any]:
     else:
         lost = non_finite_of_texts(own["notes"])
         for key, some in parts.items():
-            for number, one in enumerate(some):
-                lost |= non_finite_of_texts(one["caveats"], f"{key}[{number}].")
+            for number, entry in enumerate(some):
+                lost |= non_finite_of_texts(entry["caveats"], f"{key}[{number}].")
     fields = restore_non_finite(own, "notes", lost, absent=[FAMILY])
     for key, some in parts.items():
         fields[key] = [
-            restore_non_finite(one, "caveats", lost, f"{key}[{number}].", absent=EXPECTED)
-            for number, one in enumerate(some)
+            restore_non_finite(entry, "caveats", lost, f"{key}[{number}].", absent=EXPECTED)
+            for number, entry in enumerate(some)
         ]
     return fields
 

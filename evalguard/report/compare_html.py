@@ -55,16 +55,16 @@ def draw_histogram(shape: DifferenceShape) -> Markup:
         if count
     ]
     zero = make_tag("line", class_="zero", x1=across.at(0.0), x2=across.at(0.0), y1=bottom, y2=top)
-    said = f"histogram of the differences of {shape.moved:,} documents"
+    caption = f"histogram of the differences of {shape.moved:,} documents"
     frame = draw_axes(across, up, (_UNIT, "documents"), ticks=4, counts=True)
-    return draw_picture(_CHART_WIDTH, _HEIGHT, said, frame, *bars, zero, kind="histogram")
+    return draw_picture(_CHART_WIDTH, _HEIGHT, caption, frame, *bars, zero, kind="histogram")
 
 
 def draw_quantile_plot(shape: DifferenceShape) -> Markup:
     """Differences against a normal distribution of the same mean and spread: the line."""
     (left, right), (bottom, top) = plot_area(_CHART_WIDTH, _HEIGHT)
-    normal = [place for place, _ in shape.quantiles]
-    line = [shape.mean + shape.sd * place for place in (normal[0], normal[-1])]
+    normal = [quantile for quantile, _ in shape.quantiles]
+    line = [shape.mean + shape.sd * quantile for quantile in (normal[0], normal[-1])]
     across = AxisScale.over(normal, left, right)
     up = AxisScale.over([*(value for _, value in shape.quantiles), *line], bottom, top)
     ends = [(across.at(x), up.at(y)) for x, y in zip((normal[0], normal[-1]), line, strict=True)]
@@ -72,10 +72,10 @@ def draw_quantile_plot(shape: DifferenceShape) -> Markup:
         make_tag("circle", class_="dot", cx=across.at(x), cy=up.at(y), r=2.2)
         for x, y in shape.quantiles
     ]
-    said = "quantile plot of the differences against a normal distribution"
+    caption = "quantile plot of the differences against a normal distribution"
     frame = draw_axes(across, up, ("quantile of a normal distribution", "difference, sigma"))
     return draw_picture(
-        _CHART_WIDTH, _HEIGHT, said, frame, draw_line(ends, "line"), *dots, kind="quantiles"
+        _CHART_WIDTH, _HEIGHT, caption, frame, draw_line(ends, "line"), *dots, kind="quantiles"
     )
 
 
@@ -87,13 +87,13 @@ def draw_share_plot(shape: DifferenceShape) -> Markup:
     points = [(across.at(0.0), up.at(0.0))]
     points += [(across.at(100.0 * x), up.at(100.0 * y)) for x, y in shape.shares]
     alike = draw_line([(left, bottom), (right, top)], "even")
-    said = (
+    caption = (
         f"the {shape.top:,} most changed of {shape.n:,} documents make up "
         f"{100 * shape.top_share:.0f}% of all change"
     )
     frame = draw_axes(across, up, ("% of the documents, most changed first", "% of all change"))
     return draw_picture(
-        _CHART_WIDTH, _HEIGHT, said, frame, alike, draw_line(points, "curve"), kind="shares"
+        _CHART_WIDTH, _HEIGHT, caption, frame, alike, draw_line(points, "curve"), kind="shares"
     )
 
 
@@ -124,17 +124,17 @@ class ShapeSection:
 
 def drift_section(view: ReportView, documents: Sequence[RunDocuments]) -> DriftSection:
     """Return every metric whose documents differ, the largest sigma first."""
-    by_task = {one.task: one for one in documents}
-    found = [
+    by_task = {run_documents.task: run_documents for run_documents in documents}
+    pairs = [
         (metric, shape)
         for metric in sorted(view.metrics, key=_drift_order, reverse=True)
         if metric.task in by_task
         and (shape := _metric_shape(by_task[metric.task], metric)) is not None
     ]
-    said = any(metric.full_label == view.influential for metric, _ in found)
+    shown = any(metric.full_label == view.influential for metric, _ in pairs)
     return DriftSection(
-        influence="" if said else view.influence,
-        shapes=tuple(_shape_section(metric, shape) for metric, shape in found),
+        influence="" if shown else view.influence,
+        shapes=tuple(_shape_section(metric, shape) for metric, shape in pairs),
     )
 
 
@@ -234,12 +234,12 @@ class ForestPlot:
         if bar.sigma is not None:
             low = self.scale.at(bar.sigma if bar.low is None else bar.low)
             high = self.scale.at(bar.sigma if bar.high is None else bar.high)
-            place = self.scale.at(bar.sigma)
+            position = self.scale.at(bar.sigma)
             parts += [
                 make_tag("line", class_="whisker", x1=low, x2=high, y1=middle, y2=middle),
                 _draw_interval_end(low, bar.low),
                 _draw_interval_end(high, bar.high),
-                _draw_point(place, bar.sigma),
+                _draw_point(position, bar.sigma),
             ]
         return draw_picture(_WIDTH, _ROW, bar.said, *parts, kind=f"forest {bar.kind}")
 
@@ -248,19 +248,19 @@ class ForestPlot:
         scale = self.scale
         parts = [make_tag("line", class_="axis", x1=scale.start, x2=scale.stop, y1=1.0, y2=1.0)]
         for value in scale.ticks(letter=LETTER_WIDTH):
-            place = scale.at(value)
-            parts.append(make_tag("line", class_="axis", x1=place, x2=place, y1=1.0, y2=5.0))
-            parts.append(draw_text(place, 16.0, tick_text(value), anchor="middle"))
+            position = scale.at(value)
+            parts.append(make_tag("line", class_="axis", x1=position, x2=position, y1=1.0, y2=5.0))
+            parts.append(draw_text(position, 16.0, tick_text(value), anchor="middle"))
         if self.margin is not None:
             parts.append(
                 draw_text(scale.at(self.margin), 28.0, "margin", anchor="middle", kind="name")
             )
-        said = f"sigma, from {tick_text(scale.low)} to {tick_text(scale.high)}"
-        return draw_picture(_WIDTH, _AXIS, said, *parts, kind="forest axis-row")
+        caption = f"sigma, from {tick_text(scale.low)} to {tick_text(scale.high)}"
+        return draw_picture(_WIDTH, _AXIS, caption, *parts, kind="forest axis-row")
 
     def _rule(self, value: float, kind: str) -> Markup:
-        place = self.scale.at(value)
-        return make_tag("line", class_=kind, x1=place, x2=place, y1=0.0, y2=_ROW)
+        position = self.scale.at(value)
+        return make_tag("line", class_=kind, x1=position, x2=position, y1=0.0, y2=_ROW)
 
 
 def _draw_point(place: float, sigma: float) -> Markup:

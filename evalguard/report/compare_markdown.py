@@ -48,10 +48,10 @@ def folded_sections(view: ReportView) -> Iterator[MarkdownSection]:
 
 
 def _titled_folds(view: ReportView) -> Iterator[MarkdownSection]:
-    found = view.bisection
-    if found is not None:
-        yield "the repair", tools.fetch("repair_markdown")(found)
-    yield "caveats", "\n".join(f"{one.number}. {inline(one.line)}" for one in view.caveats)
+    bisection = view.bisection
+    if bisection is not None:
+        yield "the repair", tools.fetch("repair_markdown")(bisection)
+    yield "caveats", "\n".join(f"{caveat.number}. {inline(caveat.line)}" for caveat in view.caveats)
     yield "distributions", _distribution_table(view.distributions, view.distributions_legend)
     if view.generations:
         yield (
@@ -61,10 +61,10 @@ def _titled_folds(view: ReportView) -> Iterator[MarkdownSection]:
                 inline(view.generations_legend),
             ),
         )
-    more = (*view.kl_estimates, *view.answers, *view.stopping, view.influence)
-    yield "more about the drift", join_paragraphs(*map(inline, more))
-    if found is not None:
-        yield from tools.fetch("bisection_folds")(found)
+    paragraphs = (*view.kl_estimates, *view.answers, *view.stopping, view.influence)
+    yield "more about the drift", join_paragraphs(*map(inline, paragraphs))
+    if bisection is not None:
+        yield from tools.fetch("bisection_folds")(bisection)
     lines = [line for limit in view.limits for line in (limit.line, *limit.documents)]
     yield "all limits", "\n".join(f"- {inline(line)}" for line in lines)
     yield "what was not compared", "\n".join(f"- {inline(line)}" for line in view.left_out)
@@ -74,13 +74,13 @@ def _titled_folds(view: ReportView) -> Iterator[MarkdownSection]:
 def _metric_table(view: ReportView, room: int) -> str:
     """The table; where it would be longer than ``room``, rows that matter least are left out."""
     shown = [metric for metric in view.metrics if metric.shown]
-    kept: set[int] = set()
+    included: set[int] = set()
     for index in sorted(range(len(shown)), key=lambda i: _GRAVITY.get(shown[i].gate_state, 3)):
         room -= sum(paragraph_bytes(inline(cell)) + 1 for cell in _metric_row(shown[index]))
         if room < 0:
             break
-        kept.add(index)
-    rows = [_metric_row(metric) for index, metric in enumerate(shown) if index in kept]
+        included.add(index)
+    rows = [_metric_row(metric) for index, metric in enumerate(shown) if index in included]
     missing = len(shown) - len(rows)
     return join_paragraphs(
         Table(headings=_METRIC_HEADER, rows=rows, right=range(2, 7)).markdown(),

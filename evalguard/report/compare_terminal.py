@@ -87,13 +87,13 @@ def worst_metrics_table(view: ReportView, *, width: int, most: int, said: str = 
         pairs = zip(worst, lines, strict=True)
         return [head, *(text for m, line in pairs for text in (line, *_failure(m, width, said)))]
     chosen = set(map(id, worst))
-    order = {metric.task: place for place, metric in reversed(list(enumerate(worst)))}
+    order = {metric.task: rank for rank, metric in reversed(list(enumerate(worst)))}
     tasks = [
         (task, sorted((m for m in task.metrics if id(m) in chosen), key=_severity_order))
         for task in sorted(view.tasks, key=lambda task: order.get(task.name, len(order)))
     ]
-    found = [(task, of_task) for task, of_task in tasks if of_task]
-    return list(_narrow_rows(view, found, width, said))
+    shown = [(task, of_task) for task, of_task in tasks if of_task]
+    return list(_narrow_rows(view, shown, width, said))
 
 
 def left_out_states(view: ReportView, *, most: int) -> list[GateState | None]:
@@ -228,8 +228,8 @@ def _task_groups(
 def _outcome(metric: MetricView) -> Text:
     """Its outcome; of one that the gate does not judge only that, for there is no room for both."""
     if not metric.said_ungated or metric.outcome == "failed":
-        said = metric.outcome if metric.said_ungated else metric.said
-        return Text(said, style=OUTCOME_STYLE[metric.outcome])
+        outcome = metric.outcome if metric.said_ungated else metric.said
+        return Text(outcome, style=OUTCOME_STYLE[metric.outcome])
     return Text(_NOT_GATED)
 
 
@@ -426,13 +426,13 @@ def sides_line(base: SideView, candidate: SideView, width: int, *, legend: str =
 
 def _worst(view: ReportView, width: int, rows: int) -> list[Text]:
     if not view.metrics:  # why is all that there is to say
-        told = view.left_out[:_MOST_LEFT_OUT]
-        more = len(view.left_out) - len(told)
-        rest = [f"and {more} more not compared"] if more else []
-        return _paragraph_lines([*told, *rest], width, rest="  ")
+        left_out = view.left_out[:_MOST_LEFT_OUT]
+        remaining = len(view.left_out) - len(left_out)
+        rest = [f"and {remaining} more not compared"] if remaining else []
+        return _paragraph_lines([*left_out, *rest], width, rest="  ")
     lines = worst_metrics_table(view, width=width, most=rows, said=view.stated)
-    others = others_text(left_out_states(view, most=rows), accepted=bool(view.accepted))
-    below = [others, view.spread, view.answers_change]
+    summary = others_text(left_out_states(view, most=rows), accepted=bool(view.accepted))
+    below = [summary, view.spread, view.answers_change]
     return [*lines, *_paragraph_lines(below, width, rest="  ", style="dim")]
 
 
@@ -486,20 +486,24 @@ def trace_lines(command: str, width: int) -> list[Text]:
 
 def _generations(view: ReportView, width: int) -> list[Text]:
     """Each task's generated answers as a paragraph, then what to know of them."""
-    told = [one.line for one in view.generations]
-    remarks = [f"{one.task}: {text}" for one in view.generations for text in one.remarks]
-    return _paragraph_lines([*told, *remarks, view.generations_legend], width, rest="  ")
+    paragraphs = [generation.line for generation in view.generations]
+    remarks = [
+        f"{generation.task}: {text}"
+        for generation in view.generations
+        for text in generation.remarks
+    ]
+    return _paragraph_lines([*paragraphs, *remarks, view.generations_legend], width, rest="  ")
 
 
 def _tests(view: ReportView, width: int) -> list[Text]:
     """The deciding test of each metric, and those beside it."""
-    told = []
+    paragraphs = []
     for metric in view.metrics:
         beside = [f"{name} p {p}{f' ({note})' if note else ''}" for name, p, note in metric.tests]
         if metric.shown and beside:
             head = f"Tests, {metric.full_label}: {metric.method} p {metric.p}"
-            told.append("; ".join([head, *beside]))
-    return _paragraph_lines(told, width, rest="  ")
+            paragraphs.append("; ".join([head, *beside]))
+    return _paragraph_lines(paragraphs, width, rest="  ")
 
 
 def _caveats(view: ReportView, width: int) -> list[Text]:

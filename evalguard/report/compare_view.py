@@ -206,9 +206,9 @@ def build_report_view(report: CompareReport) -> ReportView:
     """
     visible, hidden = select_shown(report.comparisons)
     numbered = number_caveats(visible, report.notes)
-    said, gate = explain_report(report), report.gate
+    meaning, gate = explain_report(report), report.gate
     worst, decisive = decisive_comparison(report), decisive_limit(report)
-    measured = any(not one.failure for one in report.distributions)
+    measured = any(not distribution.failure for distribution in report.distributions)
     return ReportView(
         title=printable(f"{report.candidate.name} against {report.base.name}"),
         state=gate.state,
@@ -227,12 +227,12 @@ def build_report_view(report: CompareReport) -> ReportView:
         findings=finding_lines(report),
         spread=distributions_line(report),
         touching=verdict_caveats(report, numbered),
-        sentence=said.sentence,
-        lead=said.lead,
-        because=said.answers,
-        next_step=said.next_step,
-        next_command=said.command,
-        trace_command=said.trace,
+        sentence=meaning.sentence,
+        lead=meaning.lead,
+        because=meaning.answers,
+        next_step=meaning.next_step,
+        next_command=meaning.command,
+        trace_command=meaning.trace,
         base=side_view(report.base),
         candidate=side_view(report.candidate),
         tasks=task_views(report, visible, {caveat.text: caveat.number for caveat in numbered}),
@@ -240,7 +240,9 @@ def build_report_view(report: CompareReport) -> ReportView:
         words=tuple(GLOSSARY.items()) + outcome_definitions(c.outcome for c in visible),
         interval_header=_interval_header(visible),
         hidden=tuple(hidden),
-        distributions=tuple(distribution_view(report, one) for one in report.distributions),
+        distributions=tuple(
+            distribution_view(report, distribution) for distribution in report.distributions
+        ),
         distributions_legend=DISTRIBUTION_LEGEND if measured else "",
         kl_estimates=tuple(map(kl_estimate_text, report.kl_estimates)),
         generations=generation_views(report),
@@ -253,14 +255,14 @@ def build_report_view(report: CompareReport) -> ReportView:
         influential="" if worst is None else full_label(worst),
         limits=tuple(
             LimitView(
-                state=one.state,
-                label=limit_label(one),
-                line=limit_line(one),
-                found=limit_found(one),
-                is_first=one is decisive,
-                documents=broken_lines(report, one),
+                state=limit.state,
+                label=limit_label(limit),
+                line=limit_line(limit),
+                found=limit_found(limit),
+                is_first=limit is decisive,
+                documents=broken_lines(report, limit),
             )
-            for one in gate.limits
+            for limit in gate.limits
         ),
         accepted=tuple(accepted_lines(gate)),
         caveats=numbered,
@@ -280,10 +282,10 @@ def build_report_view(report: CompareReport) -> ReportView:
 
 def explain_report(report: CompareReport) -> Meaning:
     """Say what a comparison means, together with its bisection where one is shown."""
-    said = derive_meaning(report)
+    meaning = derive_meaning(report)
     if not shows_bisection(report):
-        return said
-    explained: Meaning = tools.fetch("explain_bisection")(report, said)
+        return meaning
+    explained: Meaning = tools.fetch("explain_bisection")(report, meaning)
     return explained
 
 
@@ -336,8 +338,10 @@ def _influence_text(report: CompareReport) -> str:
     worst = decisive_comparison(report)
     if worst is None or worst.outcome != "regressed":
         return ""
-    found = influence_view(worst, metric_margin(report, worst))
-    return "" if found is None else f"Documents that carry {full_label(worst)}: {found.text}"
+    influence = influence_view(worst, metric_margin(report, worst))
+    return (
+        "" if influence is None else f"Documents that carry {full_label(worst)}: {influence.text}"
+    )
 
 
 def _left_out_lines(report: CompareReport) -> list[str]:

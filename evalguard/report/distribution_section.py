@@ -92,9 +92,17 @@ def distribution_table(views: Sequence[DistributionView]) -> Table:
     return Table(
         headings=["task", "positions", "KL mean", "99%", "max", "Δp rms", "top-1"],
         rows=[
-            [one.task, one.positions, one.kl, one.kl_p99, one.kl_max, one.dp_rms, one.same_top1]
-            for one in views
-            if one.known
+            [
+                view.task,
+                view.positions,
+                view.kl,
+                view.kl_p99,
+                view.kl_max,
+                view.dp_rms,
+                view.same_top1,
+            ]
+            for view in views
+            if view.known
         ],
         right=range(1, 7),
         leaving=(1, 4, 5, 3, 6),  # least important first
@@ -104,7 +112,7 @@ def distribution_table(views: Sequence[DistributionView]) -> Table:
 
 
 def _figures(one: DistributionComparison) -> tuple[tuple[str, str], ...]:
-    found = (
+    figures = (
         ("mean Δp", kl_text(one.dp)),
         (f"shared of the top {one.top_k}", share_text(one.same_topk)),
         ("perplexity, base", kl_text(one.base_perplexity)),
@@ -113,7 +121,7 @@ def _figures(one: DistributionComparison) -> tuple[tuple[str, str], ...]:
         ("correlation", "-" if one.correlation is None else f"{one.correlation:.4g}"),
         ("Δp lowest at", _place_text(one.dp_min_at)),
     )
-    return tuple((name, text) for name, text in found if text not in ("", "-"))
+    return tuple((name, text) for name, text in figures if text not in ("", "-"))
 
 
 def _figure_text(figure: Figure) -> str:

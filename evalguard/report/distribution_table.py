@@ -14,13 +14,15 @@ from evalguard.report.distribution_section import distribution_table
 def distribution_lines(view: ReportView, width: int, prose: int) -> list[str]:
     """Return the table's lines, none wider than ``width``, and sentences within ``prose``."""
     lines = _table_lines(view, width)
-    sentences = [sentence for one in view.distributions for sentence in one.sentences]
+    sentences = [
+        sentence for distribution in view.distributions for sentence in distribution.sentences
+    ]
     for sentence in (view.distributions_legend, *sentences):
         lines += wrap_text(sentence, prose) if sentence else []
-    for one in view.distributions:
-        if one.llama_cpp:
-            lines += ["", *wrap_text(f"As llama.cpp prints {one.task}:", prose)]
-            for line in one.llama_cpp:  # its own columns, where they fit
+    for distribution in view.distributions:
+        if distribution.llama_cpp:
+            lines += ["", *wrap_text(f"As llama.cpp prints {distribution.task}:", prose)]
+            for line in distribution.llama_cpp:  # its own columns, where they fit
                 lines += [line] if cell_len(line) <= width else wrap_text(line, width)
     return lines
 

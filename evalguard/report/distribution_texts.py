@@ -39,10 +39,10 @@ def percentile_text(figure: Figure) -> str:
 
 def distributions_moved_clause(report: CompareReport) -> str:
     """Say that distributions moved where no score did; "" where none did."""
-    moved = [one for one in report.distributions if one.moved]
+    moved = [distribution for distribution in report.distributions if distribution.moved]
     if not moved:
         return ""
-    largest = max(moved, key=lambda one: one.kl.value or 0.0)
+    largest = max(moved, key=lambda distribution: distribution.kl.value or 0.0)
     return (
         f"; beneath these scores the distributions moved: KL {kl_text(largest.kl)} nats a token "
         f"on {printable(largest.task)}"

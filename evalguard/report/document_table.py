@@ -45,21 +45,21 @@ def task_rows(view: ReportView, documents: RunDocuments) -> dict[str, Any]:
 
 def _metric_keys(documents: RunDocuments, scores: Sequence[Any]) -> list[tuple[str, str]]:
     """(filter, metric) of every score and every drift, in order."""
-    found = {
+    keys = {
         (filter_, metric): None
         for rows in scores
         for row in rows
         for filter_, items in row.items()
         for metric in items
     }
-    return [*found, *(key for key in documents.drifting if key not in found)]
+    return [*keys, *(key for key in documents.drifting if key not in keys)]
 
 
 def _metric_label(view: ReportView, task: str, filter_: str, metric: str) -> str:
     names = (printable(task), printable(filter_), printable(metric))
-    for one in view.metrics:
-        if (one.task, one.filter, one.metric) == names:
-            return one.label
+    for metric_view in view.metrics:
+        if (metric_view.task, metric_view.filter, metric_view.metric) == names:
+            return metric_view.label
     return names[2] if filter_ in ("", "none") else f"{names[2]} ({names[1]})"
 
 
@@ -78,8 +78,8 @@ def _round_all(values: Sequence[Any] | None, digits: int) -> list[JsonNumber] | 
     """Numbers with as many significant digits as are read; None where there is no number at all."""
     if values is None:
         return None
-    found = [_round_number(value, digits) for value in values]
-    return found if any(value is not None for value in found) else None
+    rounded = [_round_number(value, digits) for value in values]
+    return rounded if any(value is not None for value in rounded) else None
 
 
 def _round_number(value: Any, digits: int) -> JsonNumber:
@@ -109,10 +109,10 @@ def limit_texts(lengths: Sequence[int], order: Sequence[int], budget: int) -> li
         return [None] * len(lengths)
     shared = max(budget // 2 // max(len(lengths), 1), _SHORTEST_TEXT)
     limits: list[int | None] = [shared] * len(lengths)
-    left = budget // 2
+    remaining = budget // 2
     for position in order:
-        left -= max(lengths[position] - shared, 0)
-        if left < 0:
+        remaining -= max(lengths[position] - shared, 0)
+        if remaining < 0:
             break
         limits[position] = None
     return limits
@@ -120,13 +120,13 @@ def limit_texts(lengths: Sequence[int], order: Sequence[int], budget: int) -> li
 
 def select_token_documents(counts: Sequence[int], order: Sequence[int], budget: int) -> list[bool]:
     """Which documents' tokens are kept: those that matter most, as long as there is room."""
-    kept = [False] * len(counts)
+    selected = [False] * len(counts)
     for position in order:
         budget -= min(counts[position], LONGEST_ANSWER)
         if budget < 0:
             break
-        kept[position] = True
-    return kept
+        selected[position] = True
+    return selected
 
 
 def share_budget(
@@ -161,8 +161,8 @@ class DocumentTexts:
 
     def token_counts(self) -> list[int]:
         """How many tokens of every document were scored."""
-        found = self.documents.of("base", "token_logprobs")
-        return [sum(len(request or ()) for request in requests or ()) for requests in found]
+        logprobs = self.documents.of("base", "token_logprobs")
+        return [sum(len(request or ()) for request in requests or ()) for requests in logprobs]
 
     def has_answers(self, side: Side) -> bool:
         """Whether anything is there that a side answered."""
@@ -255,12 +255,12 @@ class DocumentTexts:
 
     def _heat(self, position: int) -> list[Any]:
         sides = [self.documents.of(side, "token_logprobs")[position] or () for side in _SIDES]
-        found = self.documents.tokens_of(int(self.documents.doc_ids[position]))
-        heat, left = [], LONGEST_ANSWER
+        tokens = self.documents.tokens_of(int(self.documents.doc_ids[position]))
+        heat, room = [], LONGEST_ANSWER
         for number in range(max(len(side) for side in sides)):
             base, candidate = (_item_at(side, number) for side in sides)
-            heat.append(_token_entry(base, candidate, _request_rows(found, number), left))
-            left -= 0 if heat[-1] is None else len(heat[-1][1])
+            heat.append(_token_entry(base, candidate, _request_rows(tokens, number), room))
+            room -= 0 if heat[-1] is None else len(heat[-1][1])
         return heat
 
 
@@ -296,8 +296,8 @@ def _request_rows(found: Mapping[str, NDArray[Any]], number: int) -> Mapping[str
 
 
 def _hundredths(values: Sequence[float] | None, most: int) -> list[int | None]:
-    found = () if values is None else values[:most]
-    return [_hundredth(value) for value in found]
+    shown = () if values is None else values[:most]
+    return [_hundredth(value) for value in shown]
 
 
 def _hundredth(value: float | None) -> int | None:
@@ -330,8 +330,8 @@ def _visible_text(text: str, limit: int | None) -> str:
 
 def _continuation(arguments: Any) -> str:
     """What a likelihood request asked after its context; "" for a rolling or generating one."""
-    found = json.loads(arguments) if isinstance(arguments, str) else arguments
-    second = found[1] if isinstance(found, list) and len(found) > 1 else ""
+    parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
+    second = parsed[1] if isinstance(parsed, list) and len(parsed) > 1 else ""
     return second if isinstance(second, str) else ""
 
 
@@ -350,15 +350,16 @@ def columns_of_texts(documents: Sequence[Sequence[Any]]) -> dict[str, Any]:
         "prompt": [prompt for prompt, _, _ in documents],
         "target": [target for _, target, _ in documents],
         "continuation": [
-            [None if one[0] == target else one[0] for one in requests]
+            [None if request[0] == target else request[0] for request in requests]
             for _, target, requests in documents
         ],
-        "base": [[one[1] for one in requests] for requests in asked],
-        "candidate": [[one[2] for one in requests] for requests in asked],
+        "base": [[request[1] for request in requests] for requests in asked],
+        "candidate": [[request[2] for request in requests] for requests in asked],
         "names": [
-            [None if one[3] is None else one[3][0] for one in requests] for requests in asked
+            [None if request[3] is None else request[3][0] for request in requests]
+            for requests in asked
         ],
-        "heat": [[_token_columns(one[3]) for one in requests] for requests in asked],
+        "heat": [[_token_columns(request[3]) for request in requests] for requests in asked],
     }
 
 
@@ -369,11 +370,12 @@ def _token_columns(tokens: Any) -> list[Any] | None:
     if len(base) != len(candidate):
         return [base, candidate, kl, 0]
     change = [
-        None if one is None or other is None else other - one
-        for one, other in zip(base, candidate, strict=True)
+        None if base_value is None or candidate_value is None else candidate_value - base_value
+        for base_value, candidate_value in zip(base, candidate, strict=True)
     ]
     known = all(
-        (one is None) == (other is None) for one, other in zip(base, candidate, strict=True)
+        (base_value is None) == (candidate_value is None)
+        for base_value, candidate_value in zip(base, candidate, strict=True)
     )
     return [base, change, kl, 1] if known else [base, candidate, kl, 0]
 
@@ -403,35 +405,42 @@ class DocumentBlocks:
 
 def pack_documents(view: ReportView, documents: Sequence[RunDocuments]) -> DocumentBlocks:
     """Return the documents of all tasks as blocks: ``rows``, and ``texts-<task>-<piece>``."""
-    every = [one for one in documents if len(one)]
+    every = [task_documents for task_documents in documents if len(task_documents)]
     if not every:
         return DocumentBlocks()
-    there = [DocumentTexts(one) for one in _pick_moved(every)]
-    rows = [task_rows(view, one.documents) for one in there]
+    there = [DocumentTexts(task_documents) for task_documents in _pick_moved(every)]
+    rows = [task_rows(view, task_texts.documents) for task_texts in there]
     orders = [_drift_order(of_task) for of_task in rows]
-    limits = share_budget(limit_texts, [one.lengths() for one in there], orders, TEXT_BUDGET)
-    kept = share_budget(
-        select_token_documents, [one.token_counts() for one in there], orders, TOKEN_BUDGET
+    limits = share_budget(
+        limit_texts, [task_texts.lengths() for task_texts in there], orders, TEXT_BUDGET
+    )
+    with_tokens = share_budget(
+        select_token_documents,
+        [task_texts.token_counts() for task_texts in there],
+        orders,
+        TOKEN_BUDGET,
     )
     blocks: list[DataBlock] = []
     cuts = _missing_answer_notes(view, there)
     cuts += [
-        f"{printable(one.task)}: the {len(of.documents):,} of {len(one):,} documents that moved "
+        f"{printable(full.task)}: the {len(of.documents):,} of {len(full):,} documents that moved "
         "most are here; the run folder has all."
-        for one, of in zip(every, there, strict=True)
-        if len(of.documents) < len(one)
+        for full, of in zip(every, there, strict=True)
+        if len(of.documents) < len(full)
     ]
-    for number, (one, of_task) in enumerate(zip(there, rows, strict=True)):
-        of_task |= {"piece": _PIECE_DOCUMENTS, "answers": _changed_answers(one.documents)}
-        texts = one.written(limits[number], kept[number])
+    for number, (task_texts, of_task) in enumerate(zip(there, rows, strict=True)):
+        of_task |= {"piece": _PIECE_DOCUMENTS, "answers": _changed_answers(task_texts.documents)}
+        texts = task_texts.written(limits[number], with_tokens[number])
         blocks += [
             DataBlock(
-                name=f"texts-{number}-{place}",
+                name=f"texts-{number}-{piece}",
                 data=compress_json(columns_of_texts(texts[start : start + _PIECE_DOCUMENTS])),
             )
-            for place, start in enumerate(range(0, len(texts), _PIECE_DOCUMENTS))
+            for piece, start in enumerate(range(0, len(texts), _PIECE_DOCUMENTS))
         ]
-        cuts += [f"{of_task['task']}: {said}" for said in _cut_notes(limits[number], kept[number])]
+        cuts += [
+            f"{of_task['task']}: {note}" for note in _cut_notes(limits[number], with_tokens[number])
+        ]
     return DocumentBlocks(
         blocks=(DataBlock(name="rows", data=compress_json(rows)), *blocks), cuts=tuple(cuts)
     )
@@ -443,8 +452,10 @@ def _pick_moved(documents: Sequence[RunDocuments]) -> list[RunDocuments]:
     if total <= MOST_DOCUMENTS:
         return list(documents)
     return [
-        _most_moved(one, max(_FEWEST_OF_TASK, MOST_DOCUMENTS * len(one) // total))
-        for one in documents
+        _most_moved(
+            task_documents, max(_FEWEST_OF_TASK, MOST_DOCUMENTS * len(task_documents) // total)
+        )
+        for task_documents in documents
     ]
 
 
@@ -461,32 +472,32 @@ def _most_moved(documents: RunDocuments, most: int) -> RunDocuments:
 
 def _missing_answer_notes(view: ReportView, there: Sequence[DocumentTexts]) -> list[str]:
     """Say of which side there are no answers, and why."""
-    said = []
+    notes = []
     sides: tuple[tuple[Side, SideView], ...] = (("base", view.base), ("candidate", view.candidate))
     for side, of in sides:
-        tasks = [printable(one.documents.task) for one in there if not one.has_answers(side)]
+        tasks = [printable(texts.documents.task) for texts in there if not texts.has_answers(side)]
         if tasks:
             why = _NUMBERS_ONLY if of.kind == "stored run" else "this run keeps none of it"
             where = "" if len(tasks) == len(there) else f" in {', '.join(tasks)}"
-            said.append(f"Of {of.name} no answers are shown{where}: {why}.")
-    return said
+            notes.append(f"Of {of.name} no answers are shown{where}: {why}.")
+    return notes
 
 
 def _cut_notes(limits: Sequence[int | None], kept: Sequence[bool]) -> list[str]:
     """What of a task's texts is not in the page."""
     cut = [limit for limit in limits if limit is not None]
-    said = []
+    notes = []
     if cut:
-        said.append(
+        notes.append(
             f"to keep this page small, of the {len(cut):,} documents that moved least only the "
             f"last {cut[0]:,} characters are here; the run folder has all."
         )
     if not all(kept):
-        said.append(
+        notes.append(
             f"log-probabilities of single tokens are here for the {sum(kept):,} documents that "
             "moved most; the run folder has all."
         )
-    return said
+    return notes
 
 
 def _drift_order(of_task: dict[str, Any]) -> list[int]:
@@ -521,11 +532,11 @@ def _answers_differ(one: Any, other: Any) -> int | None:
 
 def _answer_of(texts: Any, likelihoods: Any, greedy: Any) -> Any:
     """What a side answered: its texts, the likeliest of several continuations, or if greedy."""
-    said = [text for text in texts or () if text is not None]
-    if said:
-        return said
+    answered = [text for text in texts or () if text is not None]
+    if answered:
+        return answered
     likely = [value for value in likelihoods or () if value is not None]
     if len(likely) > 1:
         return likely.index(max(likely))
-    found = [value for value in greedy or () if value is not None]
-    return found or None
+    flags = [value for value in greedy or () if value is not None]
+    return flags or None

@@ -62,13 +62,13 @@ def number_caveats(visible: Sequence[Comparison], notes: Sequence[str]) -> tuple
         for caveat in dict.fromkeys((*comparison.caveats, *comparison.provenance)):
             places.setdefault(printable(caveat).strip(), []).append(comparison)
     whole = len(visible)
-    found = [
+    entries = [
         ("" if len(at) == whole > 1 else _metric_names(at), text) for text, at in places.items()
     ]
-    found += [("", note) for note in dict.fromkeys(map(printable, notes)) if note not in places]
+    entries += [("", note) for note in dict.fromkeys(map(printable, notes)) if note not in places]
     return tuple(
         Caveat(number=number, where=where, text=text)
-        for number, (where, text) in enumerate(found, start=1)
+        for number, (where, text) in enumerate(entries, start=1)
     )
 
 
@@ -78,8 +78,8 @@ def _metric_names(comparisons: Sequence[Comparison]) -> str:
     for comparison in comparisons[:_MOST_LABELS]:
         tasks.setdefault(printable(comparison.task), []).append(metric_label(comparison))
     shown = "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in tasks.items())
-    more = len(comparisons) - _MOST_LABELS
-    return shown + (f" and {more} more" if more > 0 else "")
+    remaining = len(comparisons) - _MOST_LABELS
+    return shown + (f" and {remaining} more" if remaining > 0 else "")
 
 
 def worst_drift(report: CompareReport) -> Comparison | None:
@@ -121,9 +121,9 @@ def _finding_text(report: CompareReport) -> str:
         return "nothing was compared"
     if worst.outcome == "failed":
         why = printable(worst.quoted_reason).strip().rstrip(".") or "no number came out"
-        others = len(report.gate.failed) - 1
-        more = f" (and {others} more failed)" if others > 0 else ""
-        return f"{full_label(worst)} gives no number: {why}{more}"
+        remaining = len(report.gate.failed) - 1
+        suffix = f" (and {remaining} more failed)" if remaining > 0 else ""
+        return f"{full_label(worst)} gives no number: {why}{suffix}"
     if report.gate.state == "passed":
         return _passed_text(report, worst)
     if report.gate.state == "undecided":
@@ -142,7 +142,7 @@ def stated_reason(report: CompareReport) -> str:
 def _passed_text(report: CompareReport, worst: Comparison) -> str:
     if all(c.bit_identical for c in report.comparisons) and not report.broken_documents:
         return "every score is bit-identical to the base's"
-    accepted = {one.key for one in report.gate.accepted}
+    accepted = {metric.key for metric in report.gate.accepted}
     waived = ", accepted by a waiver" if worst.key in accepted else ""
     only = len(judged_comparisons(report)) == 1
     return (
@@ -153,9 +153,9 @@ def _passed_text(report: CompareReport, worst: Comparison) -> str:
 
 def _undecided_text(report: CompareReport, worst: Comparison) -> str:
     p = rounding.p_value_phrase(worst.p_value)
-    other = differing_answers(report, worst)
-    if other is not None and worst.drift == 0.0:  # what did not move says nothing of these
-        same = same_answers_text(other)
+    differing = differing_answers(report, worst)
+    if differing is not None and worst.drift == 0.0:  # what did not move says nothing of these
+        same = same_answers_text(differing)
         return (
             f"{printable(worst.task)}: {same}, and no figure of them is worse: "
             f"{undecided_text(worst)}"
@@ -170,11 +170,11 @@ def _drift_text(report: CompareReport, worst: Comparison) -> str:
     if worst.bit_identical:
         return "0 sigma, bit-identical"
     if has_no_sigma(worst):
-        told, low, high = drift_cells(report, worst)
-        size = f"{told} [{low}, {high}]" if low else _plain_drift(worst)
+        value, low, high = drift_cells(report, worst)
+        size = f"{value} [{low}, {high}]" if low else _plain_drift(worst)
         return f"{size} (no sigma: the base's documents do not scatter)"
-    found = f"{sigma} sigma [{low}, {high}]" if worst.sigma_interval else f"{sigma} sigma"
-    return ", ".join(filter(None, (found, drift_in_unit(worst))))
+    text = f"{sigma} sigma [{low}, {high}]" if worst.sigma_interval else f"{sigma} sigma"
+    return ", ".join(filter(None, (text, drift_in_unit(worst))))
 
 
 def _plain_drift(worst: Comparison) -> str:
@@ -214,34 +214,35 @@ def bisection_reason(report: CompareReport) -> str:
 
 def finding_lines(report: CompareReport) -> tuple[str, ...]:
     """Return what every reader must see beside the verdict, a sentence each."""
-    return tuple(printable(one.line) for one in report.findings)
+    return tuple(printable(finding.line) for finding in report.findings)
 
 
 def distributions_line(report: CompareReport) -> str:
     """Say in a line how far the distributions are apart; "" where that was not measured."""
-    known = [one for one in report.distributions if not one.failure]
+    known = [distribution for distribution in report.distributions if not distribution.failure]
     unknown = len(report.distributions) - len(known)
     missing = f"not known for {unknown} task{'' if unknown == 1 else 's'}" if unknown else ""
-    found = spread_of_tasks(report)
-    if found is None:
+    spread = spread_of_tasks(report)
+    if spread is None:
         return f"Distributions: {missing}" if missing else ""
-    said = f"mean KL {found[0]}, same top token {found[1]}"
-    if all(one.bit_identical for one in known):
-        said = "bit-identical"
-    return f"Distributions: {said}" + (f"; {missing}" if missing else "")
+    summary = f"mean KL {spread[0]}, same top token {spread[1]}"
+    if all(distribution.bit_identical for distribution in known):
+        summary = "bit-identical"
+    return f"Distributions: {summary}" + (f"; {missing}" if missing else "")
 
 
 def spread_of_tasks(report: CompareReport) -> tuple[str, str] | None:
     """Return mean KL and share of the same top token, each from task to task; None: not known."""
-    known = [one for one in report.distributions if not one.failure]
+    known = [distribution for distribution in report.distributions if not distribution.failure]
     if not known:
         return None
-    kls = sorted(known, key=lambda one: one.kl.value or 0.0)
-    tops = sorted(known, key=lambda one: one.same_top1.value or 0.0)
+    kls = sorted(known, key=lambda distribution: distribution.kl.value or 0.0)
+    tops = sorted(known, key=lambda distribution: distribution.same_top1.value or 0.0)
     kl = dict.fromkeys(
-        rounding.round_to_error(one.kl.value, one.kl.stderr) for one in (kls[0], kls[-1])
+        rounding.round_to_error(distribution.kl.value, distribution.kl.stderr)
+        for distribution in (kls[0], kls[-1])
     )
-    top = dict.fromkeys(share_text(one.same_top1) for one in (tops[0], tops[-1]))
+    top = dict.fromkeys(share_text(distribution.same_top1) for distribution in (tops[0], tops[-1]))
     return " to ".join(kl), " to ".join(top)
 
 
@@ -249,7 +250,7 @@ def verdict_caveats(report: CompareReport, numbered: Sequence[Caveat]) -> tuple[
     """Return the caveats of the metric that the verdict names."""
     worst = worst_drift(report)
     own = () if worst is None else tuple(printable(text).strip() for text in worst.caveats)
-    return tuple(one for one in numbered if one.text in own)
+    return tuple(caveat for caveat in numbered if caveat.text in own)
 
 
 def others_text(hidden: Sequence[GateState | None], *, accepted: bool) -> str:
@@ -268,10 +269,10 @@ def others_text(hidden: Sequence[GateState | None], *, accepted: bool) -> str:
         "passed": within, None: "not gated",
     }  # fmt: skip
     counts = {word: hidden.count(state) for state, word in words.items()}
-    found = [(word, number) for word, number in counts.items() if number]
-    if len(found) == 1:
-        return f"{head}, {'all ' if len(hidden) > 1 else ''}{found[0][0]}"
-    return f"{head}: {', '.join(f'{number} {word}' for word, number in found)}"
+    counted = [(word, number) for word, number in counts.items() if number]
+    if len(counted) == 1:
+        return f"{head}, {'all ' if len(hidden) > 1 else ''}{counted[0][0]}"
+    return f"{head}: {', '.join(f'{number} {word}' for word, number in counted)}"
 
 
 def stopping_texts(report: CompareReport) -> list[str]:
@@ -289,8 +290,8 @@ def stopping_texts(report: CompareReport) -> list[str]:
     if run.gated > 1:
         each = f"{100.0 * run.alpha / run.gated:.2g}%"
         promise += f"; {run.gated} gated metrics, each shown above the margin at {each}"
-    told = (f"{_task_text(task, report.comparisons)}." for task in run.tasks)
-    return [f"{promise}).", *told, *_saved_texts(run.saved_seconds)]
+    texts = (f"{_task_text(task, report.comparisons)}." for task in run.tasks)
+    return [f"{promise}).", *texts, *_saved_texts(run.saved_seconds)]
 
 
 def _saved_texts(seconds: float | None) -> list[str]:

@@ -19,8 +19,8 @@ def floor_line(report: CompareReport) -> str:
     floor = about.floor if about is not None else None
     if about is None or floor is None or about.sigma is None:
         return ""
-    said = f"{_floor_statement(about.sigma, floor)} ({_floor_conditions(about.n_used, floor)})"
-    return f"Floor: {said}{_kl_floor_clause(report, about.task)}."
+    statement = f"{_floor_statement(about.sigma, floor)} ({_floor_conditions(about.n_used, floor)})"
+    return f"Floor: {statement}{_kl_floor_clause(report, about.task)}."
 
 
 def _floor_statement(sigma: float, floor: Floor) -> str:
@@ -31,13 +31,13 @@ def _floor_statement(sigma: float, floor: Floor) -> str:
     if floor.within:
         return "the drift is within what an unchanged model shows here"
     times = "far more than" if floor.times is None else f"{_times_text(floor.times)} times"
-    said = f"the drift is {times} what an unchanged model shows here"
+    statement = f"the drift is {times} what an unchanged model shows here"
     if floor.within_upper:
-        said += (
+        statement += (
             f", but that is known only roughly: it may be "
             f"{format_drift_size(floor.sigma_upper)} sigma"
         )
-    return said
+    return statement
 
 
 def _kl_floor_clause(report: CompareReport, task: str) -> str:

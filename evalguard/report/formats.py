@@ -76,7 +76,7 @@ def choose_format(path: Path, chosen: Format | None = None) -> Format:
     known = [suffix for rendering in RENDERINGS.values() for suffix in rendering.suffixes]
     raise UsageError(
         f"{path}: the suffix {suffix!r} says no format" if suffix else f"{path} has no suffix",
-        hint=f"name it {' or '.join(f'*{one}' for one in known)}, or choose one: "
+        hint=f"name it {' or '.join(f'*{extension}' for extension in known)}, or choose one: "
         f"--format {'|'.join(RENDERINGS)}",
     )
 
@@ -147,10 +147,13 @@ def _html(report: CompareReport, documents: DocumentSource, trace: Any = None) -
     from evalguard.report.compare_view import build_report_view
 
     tasks = dict.fromkeys(
-        [*(one.task for one in report.comparisons), *(one.task for one in report.distributions)]
+        [
+            *(entry.task for entry in report.comparisons),
+            *(entry.task for entry in report.distributions),
+        ]
     )
-    found = [documents(task) for task in tasks]
-    there = [one for one in found if one is not None]
+    loaded = [documents(task) for task in tasks]
+    there = [task_documents for task_documents in loaded if task_documents is not None]
     if trace is None:
         return page(build_report_view(report), there)
     return page(build_report_view(report), there, tools.fetch("build_trace_view")(trace))

@@ -53,8 +53,8 @@ class GenerationView:
     @property
     def line(self) -> str:
         """All of it as one paragraph."""
-        said = "; ".join(str(row) for row in self.rows)
-        return f"Generated answers, {self.task} ({self.size}): {said}."
+        text = "; ".join(str(row) for row in self.rows)
+        return f"Generated answers, {self.task} ({self.size}): {text}."
 
 
 def generation_views(report: CompareReport) -> tuple[GenerationView, ...]:
@@ -78,23 +78,25 @@ def _rows(one: GenerationComparison) -> Iterator[GenerationRow]:
     yield _row("length in characters", one.length, percent=False)
     if one.cut is not None:
         yield _row("cut at the token limit", one.cut, percent=True)
-    for found in one.filters:
-        yield _row(f"no answer{_named(found.filter)}", found.missing, percent=True)
-    for told in one.figures:
+    for filter_ in one.filters:
+        yield _row(f"no answer{_named(filter_.filter)}", filter_.missing, percent=True)
+    for comparison in one.figures:
         # first differences have rows of their own
-        if not told.name.startswith(("first_", "same_")) and (
-            told.figure.base.value or told.figure.candidate.value
+        if not comparison.name.startswith(("first_", "same_")) and (
+            comparison.figure.base.value or comparison.figure.candidate.value
         ):
-            yield _row(told.name, told.figure, percent=True)
+            yield _row(comparison.name, comparison.figure, percent=True)
     for score in one.repeated:
         label = f"{printable(score.metric)} {score.name}{_named(score.filter)}"
         yield _row(label, score.score, percent=False)
     same = figure_text(one.same_text, percent=True)
     yield GenerationRow(label="same text", base=same, candidate="", difference="")
-    for told in one.figures:
-        if told.name in _SAME:
-            share = figure_text(told.figure.candidate, percent=True)
-            yield GenerationRow(label=_SAME[told.name], base=share, candidate="", difference="")
+    for comparison in one.figures:
+        if comparison.name in _SAME:
+            share = figure_text(comparison.figure.candidate, percent=True)
+            yield GenerationRow(
+                label=_SAME[comparison.name], base=share, candidate="", difference=""
+            )
     yield from _difference_rows(one.first_difference)
     if one.base_equal is not None and one.candidate_equal is not None:
         base, candidate = (f"{100.0 * v:.3g}%" for v in (one.base_equal, one.candidate_equal))
@@ -125,15 +127,15 @@ _SHOWN = 30  # characters
 
 def _examples(found: FirstDifferences | None) -> Iterator[str]:
     """The surest of the answers that differ beyond near ties, each as a sentence."""
-    beyond = [one for one in (found.examples if found else ()) if one.near_tie is False]
-    for one in beyond[:_EXAMPLES]:
-        margin = one.base_margin
-        at_least = "" if one.base_margin_exact else "at least "
+    beyond = [example for example in (found.examples if found else ()) if example.near_tie is False]
+    for example in beyond[:_EXAMPLES]:
+        margin = example.base_margin
+        at_least = "" if example.base_margin_exact else "at least "
         how = f", which the base preferred by {at_least}{margin:.2g} nats" if margin else ""
-        texts = [repr(text[:_SHOWN]) for text in (one.base_text, one.candidate_text)]
+        texts = [repr(text[:_SHOWN]) for text in (example.base_text, example.candidate_text)]
         yield printable(
-            f"document {one.doc_id} first differs at token {one.position}{how}: after "
-            f"{one.before[-_SHOWN:]!r} {texts[0]}, the candidate {texts[1]}"
+            f"document {example.doc_id} first differs at token {example.position}{how}: after "
+            f"{example.before[-_SHOWN:]!r} {texts[0]}, the candidate {texts[1]}"
         )
 
 
@@ -216,14 +218,23 @@ def generations_line(report: CompareReport) -> str:
     So are answers of which none of the base's and at least three of the candidate's are bad.
     """
     kinds = ("no_answer_found", "answers_differ")
-    found = {(f.task, f.filter) for f in report.findings if f.kind in kinds}
-    off = [(one, told) for one in report.generations if (told := list(_changes(one, found)))]
+    reported = {(f.task, f.filter) for f in report.findings if f.kind in kinds}
+    off = [
+        (generation, changes)
+        for generation in report.generations
+        if (changes := list(_changes(generation, reported)))
+    ]
     if not off:
         return ""
-    shown = [f"{printable(one.task)}: {', '.join(told)}" for one, told in off[:_MOST_TASKS]]
-    more = len(off) - len(shown)
-    line = f"Answers of {'; '.join(shown)}" + (f"; and {more} more tasks" if more > 0 else "")
-    names = dict.fromkeys(name for one, _ in off for name in _ungated(one, report))
+    shown = [
+        f"{printable(generation.task)}: {', '.join(changes)}"
+        for generation, changes in off[:_MOST_TASKS]
+    ]
+    remaining = len(off) - len(shown)
+    line = f"Answers of {'; '.join(shown)}" + (
+        f"; and {remaining} more tasks" if remaining > 0 else ""
+    )
+    names = dict.fromkeys(name for generation, _ in off for name in _ungated(generation, report))
     asks = " ".join(f"--gate-metric {name}" for name in [*names][:_MOST_NAMED])
     return f"{line} (to gate it: {asks})" if asks else line
 
@@ -246,9 +257,9 @@ def _changes(one: GenerationComparison, found: Collection[tuple[str, str]]) -> I
         yield _share_change(_WORDS[name], figure)
     moved = [of for of in one.filters if of.missing.moved and (one.task, of.filter) not in found]
     for most in sorted(moved, key=lambda of: -abs(of.missing.difference.value or 0.0))[:1]:
-        others = len(moved) - 1
-        more = f" and {others} more filter{'' if others == 1 else 's'}" if others else ""
-        name = f"{printable(most.filter)}{more}"
+        remaining = len(moved) - 1
+        suffix = f" and {remaining} more filter{'' if remaining == 1 else 's'}" if remaining else ""
+        name = f"{printable(most.filter)}{suffix}"
         yield _share_change(
             f"without an answer{'' if name == 'none' else f' ({name})'}", most.missing
         )
@@ -270,19 +281,19 @@ def _same_answers(one: GenerationComparison) -> Iterator[str]:
 
 def _worse(one: GenerationComparison) -> list[tuple[str, PairedFigure]]:
     """Figures that moved, the largest change first."""
-    found = [
-        (told.name, told.figure)
-        for told in one.figures
-        if told.name in _WORDS and (told.figure.moved or _is_new(told))
+    figures = [
+        (comparison.name, comparison.figure)
+        for comparison in one.figures
+        if comparison.name in _WORDS and (comparison.figure.moved or _is_new(comparison))
     ]
     if one.cut is not None and one.cut.moved:
-        found.append(("cut", one.cut))
-    return sorted(found, key=lambda named: -abs(named[1].difference.value or 0.0))
+        figures.append(("cut", one.cut))
+    return sorted(figures, key=lambda named: -abs(named[1].difference.value or 0.0))
 
 
 def _is_new(told: FigureComparison) -> bool:
-    more = FIGURES[told.name].worse == "more"
-    return more and told.figure.base.value == 0.0 and told.candidate_only >= _FEWEST_NEW
+    more_is_worse = FIGURES[told.name].worse == "more"
+    return more_is_worse and told.figure.base.value == 0.0 and told.candidate_only >= _FEWEST_NEW
 
 
 def _length_change(length: PairedFigure) -> Iterator[str]:
@@ -295,7 +306,9 @@ def _length_change(length: PairedFigure) -> Iterator[str]:
 
 
 def _share_change(what: str, figure: PairedFigure) -> str:
-    base, candidate = (figure_text(one, percent=True) for one in (figure.base, figure.candidate))
+    base, candidate = (
+        figure_text(value, percent=True) for value in (figure.base, figure.candidate)
+    )
     return f"{candidate} {what} (base {base})"
 
 

@@ -24,8 +24,8 @@ def hyperparameter_text(value: Value) -> str:
         return f"{value:.9g}"
     if isinstance(value, list):
         shown = ", ".join(map(hyperparameter_text, value[:_MOST_ENTRIES]))
-        more = f", ... {len(value)} values" if len(value) > _MOST_ENTRIES else ""
-        return f"[{shown}{more}]"
+        suffix = f", ... {len(value)} values" if len(value) > _MOST_ENTRIES else ""
+        return f"[{shown}{suffix}]"
     return printable(value if isinstance(value, str) else json.dumps(value))
 
 
@@ -38,20 +38,20 @@ def configuration_text(found: Sequence[HyperparameterDelta], *, longest: int = 0
     if not found:
         return ""
     counts = {
-        verdict: [one for one in found if one.verdict == verdict]
+        verdict: [delta for delta in found if delta.verdict == verdict]
         for verdict in get_args(HyperparameterVerdict)
     }
     differing = counts["differs"]
     shown = "; ".join(map(difference_text, differing))
     if len(differing) > _MOST_TOLD:
-        names = list(dict.fromkeys(one.name for one in differing))
+        names = list(dict.fromkeys(delta.name for delta in differing))
         shown = f"{len(names)} differ: {list_names(names, most=_MOST_NAMED)}"
-    if any(_is_unreached(one, longest) for one in differing):
+    if any(_is_unreached(delta, longest) for delta in differing):
         shown += f"; no text reaches the window (the longest has {format_count(longest)} tokens)"
     head = f"Configuration: {shown}" if differing else "Configuration: nothing differs"
     tail = []
     for dtype in ("float32", "float16", "bfloat16"):
-        rounded = list_names([one.name for one in counts[f"equal as {dtype}"]], most=3)
+        rounded = list_names([delta.name for delta in counts[f"equal as {dtype}"]], most=3)
         if rounded:
             tail.append(f"equal once in {dtype}: {rounded}")
     declared = len(counts["declared alike"])

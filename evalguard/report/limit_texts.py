@@ -22,8 +22,8 @@ def limit_found(verdict: LimitVerdict) -> str:
     """The same without its state."""
     if verdict.metric == BROKEN_DOCUMENTS:
         return printable(broken_text(verdict))
-    found = "" if verdict.value is None else f" {_value_text(verdict)}{_interval_text(verdict)}:"
-    return f"{limit_label(verdict)} {_allowed_text(verdict)}:{found} {_reason_text(verdict)}"
+    measured = "" if verdict.value is None else f" {_value_text(verdict)}{_interval_text(verdict)}:"
+    return f"{limit_label(verdict)} {_allowed_text(verdict)}:{measured} {_reason_text(verdict)}"
 
 
 def limit_tally(verdicts: Sequence[LimitVerdict]) -> str:
@@ -38,7 +38,8 @@ def limit_figures_text(verdicts: Sequence[LimitVerdict]) -> str:
     """Return what is left of each figure with a limit: "; kl_mean on a: 3e-05 (at most 0.001)"."""
     known = [v for v in verdicts if v.value is not None and v.metric != BROKEN_DOCUMENTS]
     return "".join(
-        f"; {limit_label(one)}: {_value_text(one)} ({_allowed_text(one)})" for one in known
+        f"; {limit_label(verdict)}: {_value_text(verdict)} ({_allowed_text(verdict)})"
+        for verdict in known
     )
 
 
@@ -60,10 +61,10 @@ def limit_statement(report: CompareReport, verdict: LimitVerdict) -> str:
     label, allowed = limit_label(verdict), f"{_allowed_text(verdict)} is allowed"
     if verdict.state == "failed":
         return f"Whether {candidate} keeps the limit of {label} is {printable(verdict.reason)}"
-    found = f"{_value_text(verdict)}{_interval_phrase(verdict, report)}"
+    measured = f"{_value_text(verdict)}{_interval_phrase(verdict, report)}"
     if verdict.state == "undecided":
-        return f"Whether {candidate} keeps the limit of {label} is not sure: {found}; {allowed}"
-    return f"{candidate} breaks the limit of {label}: {found}; {allowed}"
+        return f"Whether {candidate} keeps the limit of {label} is not sure: {measured}; {allowed}"
+    return f"{candidate} breaks the limit of {label}: {measured}; {allowed}"
 
 
 def limit_label(verdict: LimitVerdict) -> str:
@@ -82,8 +83,8 @@ def broken_lines(report: CompareReport, verdict: LimitVerdict) -> tuple[str, ...
     if verdict.metric != BROKEN_DOCUMENTS:
         return ()
     return tuple(
-        printable(f"{one.task} {one.line}{quotes_text(one.quotes)}")
-        for one in report.broken_documents
+        printable(f"{document.task} {document.line}{quotes_text(document.quotes)}")
+        for document in report.broken_documents
     )
 
 

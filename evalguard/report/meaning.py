@@ -71,8 +71,8 @@ def differing_answers(report: CompareReport, comparison: Comparison) -> Finding 
 
 def other_answers(report: CompareReport) -> list[Finding]:
     """The findings that answers are not all the base's, with their numbers; one a task."""
-    found = [one for one in report.findings if one.kind == "answers_differ"]
-    return [f for f in found if all(isinstance(f.values.get(name), int) for name in _COUNTED)]
+    findings = [finding for finding in report.findings if finding.kind == "answers_differ"]
+    return [f for f in findings if all(isinstance(f.values.get(name), int) for name in _COUNTED)]
 
 
 _COUNTED = ("documents", "same", "calling", "same_calls")
@@ -80,9 +80,11 @@ _COUNTED = ("documents", "same", "calling", "same_calls")
 
 def same_answers_text(finding: Finding) -> str:
     """How many answers a finding counts as the base's, and calls, where tools are called."""
-    told = finding.values
-    calls = f"{told['same_calls']:,} of {told['calling']:,} calls and " if told["calling"] else ""
-    return f"{calls}{told['same']:,} of {told['documents']:,} answers are the base's"
+    values = finding.values
+    calls = (
+        f"{values['same_calls']:,} of {values['calling']:,} calls and " if values["calling"] else ""
+    )
+    return f"{calls}{values['same']:,} of {values['documents']:,} answers are the base's"
 
 
 def hold_answers_step(finding: Finding) -> str:
@@ -169,15 +171,16 @@ def differs_in(report: CompareReport, part: str) -> bool:
 
 
 def _side_values(report: CompareReport) -> Mapping[str, FindingValue]:
-    found = (one.values for one in report.findings if one.kind == "sides_differ")
-    return next(found, {})
+    values = (finding.values for finding in report.findings if finding.kind == "sides_differ")
+    return next(values, {})
 
 
 def gives_no_number(report: CompareReport) -> bool:
     """Whether the candidate's scores of some document are nan or infinite, and the base's not."""
     wrong = ("not a number", "infinity", "minus infinity")
     return any(
-        one.side == "candidate" and one.candidate_is in wrong for one in report.broken_documents
+        document.side == "candidate" and document.candidate_is in wrong
+        for document in report.broken_documents
     )
 
 
@@ -195,14 +198,14 @@ def margin_below(comparison: Comparison) -> str:
 def accepted_lines(gate: GateResult) -> list[str]:
     """A line for each, for a person."""
     return [
-        f"accepted: {printable(one.key[0])} {printable(one.key[2])}, {_waiver_terms(one.waiver)}"
-        for one in gate.accepted
+        f"accepted: {printable(item.key[0])} {printable(item.key[2])}, {_waiver_terms(item.waiver)}"
+        for item in gate.accepted
     ]
 
 
 def accepted_clause(gate: GateResult, key: tuple[str, str, str]) -> str:
     """What a sentence about a metric adds; "" where it is not accepted."""
-    waiver = next((one.waiver for one in gate.accepted if one.key == key), None)
+    waiver = next((item.waiver for item in gate.accepted if item.key == key), None)
     return "" if waiver is None else f"; that is accepted {_waiver_terms(waiver)}"
 
 
@@ -242,8 +245,8 @@ def derive_meaning(report: CompareReport) -> Meaning:
             next_step="name tasks that both sides have (--tasks)",
         )
     beside = ungated_regression_text(report)
-    said = f"{_outcome_statement(report, worst)}{_unknown(report, worst)}"
-    sentence = f"{said}; {beside}." if beside else f"{said}."
+    statement = f"{_outcome_statement(report, worst)}{_unknown(report, worst)}"
+    sentence = f"{statement}; {beside}." if beside else f"{statement}."
     return _with_steps(report, sentence, _next_step(report, worst))
 
 
@@ -257,11 +260,11 @@ def _with_steps(report: CompareReport, sentence: str, step: tuple[str, str]) -> 
     weights = tensors_command(report.base, report.candidate, "--invariant finite")
     inside = trace_command(report)
     if weights:
-        said = "to see whether the weights hold nan or infinite values"
-        return Meaning(lead=sentence, next_step=said, command=weights, trace=inside)
+        purpose = "to see whether the weights hold nan or infinite values"
+        return Meaning(lead=sentence, next_step=purpose, command=weights, trace=inside)
     if inside:
-        said = "to see where the first nan or infinite value is, and whether weights hold it"
-        return Meaning(lead=sentence, next_step=said, command=inside)
+        purpose = "to see where the first nan or infinite value is, and whether weights hold it"
+        return Meaning(lead=sentence, next_step=purpose, command=inside)
     return Meaning(lead=sentence, next_step=step[0], command=step[1])
 
 
@@ -414,9 +417,12 @@ def _unknown(report: CompareReport, worst: Comparison) -> str:
 def _next_step(report: CompareReport, worst: Comparison) -> tuple[str, str]:
     if worst.outcome == "failed" and worst.n == 1:
         return decide_step(worst), ""
-    other = differing_answers(report, worst)
-    if worst.outcome == "failed" and worst.metric == "same_call" and other is not None:
-        return f"score them by a task that knows the right calls; {hold_answers_step(other)}", ""
+    differing = differing_answers(report, worst)
+    if worst.outcome == "failed" and worst.metric == "same_call" and differing is not None:
+        return (
+            f"score them by a task that knows the right calls; {hold_answers_step(differing)}",
+            "",
+        )
     if worst.outcome == "failed" and is_figure(worst.filter, worst.metric):
         name = printable(f"{worst.task}/{worst.metric}")
         return f"have it shown, or take it off the gate: advisory: [{name}]", ""
@@ -424,7 +430,7 @@ def _next_step(report: CompareReport, worst: Comparison) -> tuple[str, str]:
         return "remove that cause and run again; no other metric stands in for it", ""
     unsure = worst.outcome == "regressed" and not worst.significant
     if worst.outcome == "undecided" or unsure or report.gate.state == "undecided":
-        held = "" if other is None else f"{hold_answers_step(other)}; or "
+        held = "" if differing is None else f"{hold_answers_step(differing)}; or "
         return f"{held}{decide_step(worst)}", ""
     if worst.outcome == "degraded" and report.bisect is None:
         return _search_below(report, worst) or _undo(report)
@@ -457,9 +463,9 @@ _QUANTISED = 12.0  # bits a weight: 8 of a small model with what stays unquantis
 
 def _step_of_findings(report: CompareReport) -> tuple[str, str] | None:
     """What to do where nothing fell and something was found all the same; None: nothing was."""
-    for kind, said in _STEPS.items():
-        for one in (one for one in report.findings if one.kind == kind):
-            step = said(report, one) if callable(said) else said and (said, "")
+    for kind, advice in _STEPS.items():
+        for finding in (finding for finding in report.findings if finding.kind == kind):
+            step = advice(report, finding) if callable(advice) else advice and (advice, "")
             if step:
                 return step
     return None
@@ -510,30 +516,30 @@ def _take_other_task(report: CompareReport, _finding: Finding) -> tuple[str, str
     dull = _insensitive_metrics(report)
     if not dull:
         return None
-    other = (
+    advice = (
         "score a harder task"
-        if all(one.base == 1.0 for one in dull)
+        if all(comparison.base == 1.0 for comparison in dull)
         else "score a task at which the base is far above chance"
     )
     if len(dull) == len(judged_comparisons(report)):
-        return f"{other}: this one can hardly fail", ""
-    more = f" and {len(dull) - 1} more" if len(dull) > 1 else ""
-    return f"to see a loss of {full_label(dull[0])}{more}, {other}", ""
+        return f"{advice}: this one can hardly fail", ""
+    suffix = f" and {len(dull) - 1} more" if len(dull) > 1 else ""
+    return f"to see a loss of {full_label(dull[0])}{suffix}, {advice}", ""
 
 
 def _test_the_rest(_report: CompareReport, finding: Finding) -> tuple[str, str] | None:
     """Which texts would test what the two models hold otherwise; None where nobody says."""
     of, tokens = finding.values, finding.values.get("beyond")
-    longer, other = of.get("longer"), of.get("other_tokens")
+    longer, other_tokens = of.get("longer"), of.get("other_tokens")
     if isinstance(tokens, int) and isinstance(longer, tuple) and longer:
-        more = rounding.format_count(tokens)
-        return f"to test {printable(str(longer[0]))}, score texts of more than {more} tokens", ""
+        length = rounding.format_count(tokens)
+        return f"to test {printable(str(longer[0]))}, score texts of more than {length} tokens", ""
     if of.get("generated"):
         return "to test how texts end, score a task that generates them", ""
     if of.get("chat"):
         return "to test the chat template, apply it (--apply-chat-template)", ""
-    if isinstance(other, tuple) and other:
-        return f"to test {printable(str(other[0]))}, score texts in which tokens differ", ""
+    if isinstance(other_tokens, tuple) and other_tokens:
+        return f"to test {printable(str(other_tokens[0]))}, score texts in which tokens differ", ""
     return None
 
 
@@ -594,12 +600,14 @@ _STEPS: Mapping[FindingKind, str | _Step] = {
 
 def _insensitive_metrics(report: CompareReport) -> list[Comparison]:
     """The judged metrics that a finding calls unable to show a loss."""
-    told = [one for one in report.findings if one.kind == "task_shows_little"]
-    named = {"/".join((one.task, one.filter, one.metric)) for one in told}
-    for one in told:
-        several = one.values.get("metrics")
+    findings = [finding for finding in report.findings if finding.kind == "task_shows_little"]
+    named = {"/".join((finding.task, finding.filter, finding.metric)) for finding in findings}
+    for finding in findings:
+        several = finding.values.get("metrics")
         named |= {str(key) for key in several} if isinstance(several, tuple) else set()
-    return [one for one in judged_comparisons(report) if "/".join(one.key) in named]
+    return [
+        comparison for comparison in judged_comparisons(report) if "/".join(comparison.key) in named
+    ]
 
 
 def _undo(report: CompareReport) -> tuple[str, str]:
@@ -641,7 +649,7 @@ def _undo(report: CompareReport) -> tuple[str, str]:
 def _searches_configs(report: CompareReport) -> bool:
     """Whether a bisection would have its settings from the configs of two Hugging Face models."""
     sides = (report.base, report.candidate)
-    searchable = all(one.kind == "model" and one.model_type in _TRACED_BASE for one in sides)
+    searchable = all(side.kind == "model" and side.model_type in _TRACED_BASE for side in sides)
     done = _was_searched(report) and report.bisect_ended != "undeclared"
     return searchable and not (done or _suspects(report)) and differs_in(report, "configs")
 
@@ -651,8 +659,8 @@ def _was_searched(report: CompareReport) -> bool:
 
     One that was interrupted goes on, typed once more, from the answers that are kept.
     """
-    told = bool(report.bisect_reason) and report.bisect_ended != "interrupted"
-    return report.bisect is not None or told
+    explained = bool(report.bisect_reason) and report.bisect_ended != "interrupted"
+    return report.bisect is not None or explained
 
 
 def _search_below(report: CompareReport, worst: Comparison) -> tuple[str, str] | None:
@@ -673,7 +681,9 @@ def _search_below(report: CompareReport, worst: Comparison) -> tuple[str, str] |
 
 def _suspects(report: CompareReport) -> list[str]:
     """The candidate's settings that are not at their reference value."""
-    return [one.name for one in report.candidate.settings if one.value != one.reference]
+    return [
+        setting.name for setting in report.candidate.settings if setting.value != setting.reference
+    ]
 
 
 def _with_setting(report: CompareReport, name: str) -> str:

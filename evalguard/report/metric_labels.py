@@ -51,8 +51,10 @@ OUTCOMES: Mapping[Outcome, str] = {
 
 def outcome_definitions(outcomes: Iterable[Outcome]) -> tuple[tuple[str, str], ...]:
     """Return names of outcomes, as people read them, with what they mean, the gravest first."""
-    found = set(outcomes)
-    return tuple((outcome_name(one), text) for one, text in OUTCOMES.items() if one in found)
+    present = set(outcomes)
+    return tuple(
+        (outcome_name(outcome), text) for outcome, text in OUTCOMES.items() if outcome in present
+    )
 
 
 def outcome_name(outcome: Outcome, *, fails: bool = False) -> str:
@@ -88,7 +90,7 @@ def select_shown(comparisons: Sequence[Comparison]) -> tuple[list[Comparison], l
     """Return the comparisons that a table shows, and a line about those left out of each group."""
     quiet: dict[str, list[Comparison]] = {}
     for group in _large_groups(comparisons):
-        hidden = {name for others in quiet.values() for name in (c.task for c in others)}
+        hidden = {name for members in quiet.values() for name in (c.task for c in members)}
         quiet[group.task] = [
             c
             for c in comparisons
@@ -189,11 +191,11 @@ def tally_report(report: CompareReport) -> str:
     """Count outcomes, those that the gate does not judge apart."""
     about = judged_comparisons(report)
     text = _tally_outcomes(report, about) or "no metrics"
-    told = {id(comparison) for comparison in about}
-    others = [c for c in report.comparisons if id(c) not in told]
+    judged = {id(comparison) for comparison in about}
+    ungated = [c for c in report.comparisons if id(c) not in judged]
     below = ungated_subtasks(report)
-    of = "of subtasks, not gated" if all(c.task in below for c in others) else "not gated"
-    return f"{text}; {of}: {_tally_outcomes(report, others)}" if others else text
+    of = "of subtasks, not gated" if all(c.task in below for c in ungated) else "not gated"
+    return f"{text}; {of}: {_tally_outcomes(report, ungated)}" if ungated else text
 
 
 def ungated_regression_text(report: CompareReport) -> str:
@@ -206,8 +208,8 @@ def ungated_regression_text(report: CompareReport) -> str:
     if not worse or not gated:
         return ""
     first = max(worse, key=sigma_order)
-    more = f", and {len(worse) - 1} more" if len(worse) > 1 else ""
-    return f"not gated: {full_label(first)} {drift_size(report, first)}{more}"
+    suffix = f", and {len(worse) - 1} more" if len(worse) > 1 else ""
+    return f"not gated: {full_label(first)} {drift_size(report, first)}{suffix}"
 
 
 def outcome_words(report: CompareReport, comparison: Comparison) -> str:
@@ -254,8 +256,8 @@ def margin_words(report: CompareReport, comparison: Comparison, *, unit: str = "
 
 def drift_in_unit(comparison: Comparison) -> str:
     """Return the drift in points or percent where the margin is: "+4.6% [4.3, 5.0]"; else ""."""
-    found = None if is_in_sigma(comparison.margin_text) else _in_unit(comparison)
-    return "" if found is None else f"{found[0]} [{found[1]}, {found[2]}]"
+    converted = None if is_in_sigma(comparison.margin_text) else _in_unit(comparison)
+    return "" if converted is None else f"{converted[0]} [{converted[1]}, {converted[2]}]"
 
 
 def drift_cells(report: CompareReport, comparison: Comparison) -> tuple[str, str, str]:
@@ -304,10 +306,10 @@ def _in_unit(comparison: Comparison) -> tuple[str, str, str] | None:
             scale = allowed / comparison.margin
     if size is None or ends is None or not all(map(math.isfinite, (scale, *ends))):
         return None
-    told, low, high = rounding.format_sigma_interval(
+    drift, low, high = rounding.format_sigma_interval(
         size * scale, (ends[0] * scale, ends[1] * scale), margin=allowed
     )
-    return f"{told}{'pp' if points else '%'}", low, high
+    return f"{drift}{'pp' if points else '%'}", low, high
 
 
 def shown_interval(comparison: Comparison) -> tuple[float, float] | None:
@@ -320,13 +322,13 @@ def margin_lines(comparisons: Sequence[Comparison]) -> list[str]:
     held = [c for c in comparisons if drift_in_unit(c)]
     if not held:
         return []
-    told = "; ".join(
+    listed = "; ".join(
         f"{full_label(c)} {drift_in_unit(c)}, margin {printable(c.margin_text)}"
         + ("" if c.margin is None else f" ({c.margin:.3g} sigma)")
         for c in held[:_MOST_MARGINS]
     )
-    more = len(held) - _MOST_MARGINS
-    return [f"In the margin's unit: {told}{f'; and {more} more' if more > 0 else ''}."]
+    remaining = len(held) - _MOST_MARGINS
+    return [f"In the margin's unit: {listed}{f'; and {remaining} more' if remaining > 0 else ''}."]
 
 
 def margin_text(margin: float) -> str:

@@ -31,10 +31,10 @@ def changed_answer_lines(report: CompareReport) -> list[str]:
     """Return a sentence per metric whose answers both runs show, unless they are all the same."""
     differing = [c for c in report.comparisons if changed_answers_text(c)]
     in_table, _ = select_shown(report.comparisons)
-    told = [c for c in in_table if c in differing][:_MOST_SHOWN]
-    lines = [f"Answers, {full_label(c)}: {changed_answers_text(c)}." for c in told]
-    more = len(differing) - len(told)
-    return [*lines, f"Answers of {more} more metrics: see --json."] if more > 0 else lines
+    chosen = [c for c in in_table if c in differing][:_MOST_SHOWN]
+    lines = [f"Answers, {full_label(c)}: {changed_answers_text(c)}." for c in chosen]
+    remaining = len(differing) - len(chosen)
+    return [*lines, f"Answers of {remaining} more metrics: see --json."] if remaining > 0 else lines
 
 
 def changed_answers_text(comparison: Comparison) -> str:
@@ -89,18 +89,18 @@ class InfluenceView:
 
 def influence_view(comparison: Comparison, margin: float) -> InfluenceView | None:
     """Return how a metric's drift spreads; None where that is not known."""
-    found = comparison.influence
-    if found is None:
+    influence = comparison.influence
+    if influence is None:
         return None
-    without, _, _ = rounding.format_sigma_interval(found.sigma_without, None, margin=margin)
-    half, removed = rounding.format_count(found.half), rounding.format_count(found.removed)
-    worst = tuple(map(_worst_document, found.documents))
+    without, _, _ = rounding.format_sigma_interval(influence.sigma_without, None, margin=margin)
+    half, removed = rounding.format_count(influence.half), rounding.format_count(influence.removed)
+    worst = tuple(map(_worst_document, influence.documents))
     own = printable(comparison.task)
     shown = ", ".join(
-        f"{'' if one.task == own else f'{one.task} '}{one.doc_id} ({one.sigma} sigma)"
-        for one in worst
+        f"{'' if entry.task == own else f'{entry.task} '}{entry.doc_id} ({entry.sigma} sigma)"
+        for entry in worst
     )
-    top = "the top one" if found.removed == 1 else f"the top {removed}"
+    top = "the top one" if influence.removed == 1 else f"the top {removed}"
     noun = "document" if len(worst) == 1 else "documents"
     carried = (
         f"half of the change comes from {half} of {rounding.format_count(comparison.n_used)}; "
@@ -110,7 +110,7 @@ def influence_view(comparison: Comparison, margin: float) -> InfluenceView | Non
     return InfluenceView(
         text=f"{carried} Largest: {noun} {shown}.",
         carried=carried,
-        moved=rounding.format_count(found.moved),
+        moved=rounding.format_count(influence.moved),
         half=half,
         removed=removed,
         without=without,
@@ -228,10 +228,10 @@ def task_views(
     return tuple(
         TaskView(
             name=printable(task),
-            size=_task_size(found),
-            metrics=tuple(_metric_view(report, c, id(c) in in_table, numbers) for c in found),
+            size=_task_size(comparisons),
+            metrics=tuple(_metric_view(report, c, id(c) in in_table, numbers) for c in comparisons),
         )
-        for task, found in by_task.items()
+        for task, comparisons in by_task.items()
     )
 
 
@@ -252,8 +252,8 @@ def _metric_view(
     key, margin = c.key, metric_margin(report, c)
     pair = rounding.round_pair((c.base, c.base_stderr), (c.candidate, c.candidate_stderr))
     sigma, low, high = drift_cells(report, c)
-    told = (*c.caveats, *c.provenance)
-    remarks = tuple(dict.fromkeys(printable(text).strip() for text in told))
+    texts = (*c.caveats, *c.provenance)
+    remarks = tuple(dict.fromkeys(printable(text).strip() for text in texts))
     return MetricView(
         task=printable(c.task),
         label=metric_label(c),

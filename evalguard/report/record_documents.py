@@ -203,7 +203,7 @@ def _write(value: Any, unit: str, *, keyed: bool) -> Any:
         return {key: _write(item, unit, keyed=keyed) for key, item in value.items()}
     if not isinstance(value, (list, tuple)):
         return value
-    if keyed and len(value) == len(KEY_NAMES) and all(isinstance(one, str) for one in value):
+    if keyed and len(value) == len(KEY_NAMES) and all(isinstance(part, str) for part in value):
         return key_fields(value)
     if keyed and len(value) == 2 and isinstance(value[1], str):
         return {**key_fields(value[0]), "reason": value[1]}
@@ -350,11 +350,11 @@ def _scalar_reader(kind: type, wanted: str) -> Reader:
 
 
 def _choice_reader(choices: tuple[Any, ...]) -> Reader:
-    named = [repr(one) for one in choices]
+    named = [repr(choice) for choice in choices]
     wanted = " or ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
 
     def read(value: Any, where: str) -> Any:
-        if any(type(value) is type(one) and value == one for one in choices):
+        if any(type(value) is type(choice) and value == choice for choice in choices):
             return value
         raise damaged_error(where, f"is {_excerpt(value)}, not one of {wanted}")
 
@@ -362,16 +362,18 @@ def _choice_reader(choices: tuple[Any, ...]) -> Reader:
 
 
 def _union_reader(inside: tuple[Any, ...]) -> Reader:
-    others = [one for one in inside if one is not NoneType]
-    if Any in others:
+    members = [member for member in inside if member is not NoneType]
+    if Any in members:
         return _reader_of(Any)
-    if all(get_origin(one) is Literal for one in others):
-        inner = _choice_reader(tuple(choice for one in others for choice in get_args(one)))
-    elif {int, float, str} <= {*others}:  # plain values, which are what they are
-        return _plain_reader(next((one for one in others if get_origin(one) is tuple), None))
+    if all(get_origin(member) is Literal for member in members):
+        inner = _choice_reader(tuple(choice for member in members for choice in get_args(member)))
+    elif {int, float, str} <= {*members}:  # plain values, which are what they are
+        return _plain_reader(
+            next((member for member in members if get_origin(member) is tuple), None)
+        )
     else:
-        (other,) = others
-        inner = _reader_of(other)
+        (only,) = members
+        inner = _reader_of(only)
     if NoneType not in inside:
         return inner
     return lambda value, where: None if value is None else inner(value, where)
@@ -387,24 +389,25 @@ def _tuple_reader(inside: tuple[Any, ...]) -> Reader:
     if inside[-1:] == (Ellipsis,):
         item = _reader_of(inside[0])
         return lambda value, where: tuple(
-            item(one, f"{where}[{number}]") for number, one in enumerate(read_list(value, where))
+            item(entry, f"{where}[{number}]")
+            for number, entry in enumerate(read_list(value, where))
         )
-    items = [_reader_of(one) for one in inside]
+    items = [_reader_of(kind) for kind in inside]
 
     def read(value: Any, where: str) -> tuple[Any, ...]:
-        found = read_list(value, where)
-        if len(found) != len(items):
+        entries = read_list(value, where)
+        if len(entries) != len(items):
             raise damaged_error(where, f"is {_excerpt(value)}, not a list of {len(items)}")
-        pairs = enumerate(zip(items, found, strict=True))
-        return tuple(item(one, f"{where}[{number}]") for number, (item, one) in pairs)
+        pairs = enumerate(zip(items, entries, strict=True))
+        return tuple(item(entry, f"{where}[{number}]") for number, (item, entry) in pairs)
 
     return read
 
 
 def _mapping_reader(key: Reader, item: Reader) -> Reader:
     return lambda value, where: {
-        key(name, where): item(one, f"{where}.{name}")
-        for name, one in read_entries(value, where).items()
+        key(name, where): item(entry, f"{where}.{name}")
+        for name, entry in read_entries(value, where).items()
     }
 
 
@@ -426,20 +429,20 @@ def _record_reader(kind: Any) -> Reader:
     def read(value: Any, where: str) -> Any:
         if not fields:  # a record may hold its like
             fields.extend(_fields_of(kind))
-        entries, found = read_entries(value, where), {}
+        entries, arguments = read_entries(value, where), {}
         for field in fields:
             if field.inline:
-                found[field.name] = field.read(entries.get(field.name, value), where)
+                arguments[field.name] = field.read(entries.get(field.name, value), where)
                 continue
-            key = next((one for one in field.keys if one in entries), None)
+            key = next((name for name in field.keys if name in entries), None)
             if key is not None:
-                found[field.name] = field.read(entries[key], f"{where}.{key}".removeprefix("."))
+                arguments[field.name] = field.read(entries[key], f"{where}.{key}".removeprefix("."))
             elif field.can_be_none:
-                found[field.name] = None
+                arguments[field.name] = None
             elif field.required:
                 raise damaged_error(f"{where}.{field.keys[-1]}".removeprefix("."), "is missing")
         try:
-            return kind(**found)
+            return kind(**arguments)
         except ValueError as error:
             raise damaged_error(where, f"is {_excerpt(value)}: {error}") from error
 
@@ -448,23 +451,23 @@ def _record_reader(kind: Any) -> Reader:
 
 def _fields_of(kind: Any) -> list[_Field]:
     form, hints = form_of(kind), annotations_of(kind)
-    found = []
-    for one in dataclasses.fields(kind):
-        key = form.names.get(one.name, one.name)
-        drift = [_ANY_UNIT[one.name]] if form.in_any_unit and one.name in _ANY_UNIT else []
-        inside = get_args(hints[one.name])
-        default = (one.default, one.default_factory) != (dataclasses.MISSING,) * 2
-        found.append(
+    fields = []
+    for field in dataclasses.fields(kind):
+        key = form.names.get(field.name, field.name)
+        drift = [_ANY_UNIT[field.name]] if form.in_any_unit and field.name in _ANY_UNIT else []
+        inside = get_args(hints[field.name])
+        default = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
+        fields.append(
             _Field(
-                name=one.name,
+                name=field.name,
                 keys=(*drift, key),
-                read=_reader_of(hints[one.name]),
-                inline=one.name in form.inline,
+                read=_reader_of(hints[field.name]),
+                inline=field.name in form.inline,
                 required=not default,
                 can_be_none=not default and NoneType in inside and Any not in inside,
             )
         )
-    return found
+    return fields
 
 
 NON_FINITE = "non_finite"
@@ -492,9 +495,9 @@ def replace_non_finite(value: Any, name: str, lost: dict[str, NonFinite]) -> Any
 
 def null_texts(lost: Mapping[str, NonFinite], absent: Iterable[str] = ()) -> list[str]:
     """Return the caveats or notes for people: what was no number, and what does not exist."""
-    said = [f"{name} does not exist" for name in absent]
-    said += [f"{name} {_SAID[kind]}" for name, kind in lost.items()]
-    return [f"{one}, so it is null here" for one in said]
+    texts = [f"{name} does not exist" for name in absent]
+    texts += [f"{name} {_SAID[kind]}" for name, kind in lost.items()]
+    return [f"{text}, so it is null here" for text in texts]
 
 
 def nulls_told(fields: Mapping[str, Any], texts: str, absent: Iterable[str] = ()) -> dict[str, Any]:
@@ -523,11 +526,11 @@ def restore_non_finite(
         lost: what the numbers were, by their places in the document.
         where: the fields' own place in there.
     """
-    found: dict[str, NonFinite] = {}
+    restored: dict[str, NonFinite] = {}
 
     def restore(value: Any, name: str) -> Any:
         if value is None and (kind := lost.get(where + name)):
-            found[name] = kind
+            restored[name] = kind
             return float(kind)
         if isinstance(value, Mapping):
             return {key: restore(item, f"{name}.{key}") for key, item in value.items()}
@@ -536,17 +539,17 @@ def restore_non_finite(
         return value
 
     whole = {name: restore(value, name) for name, value in fields.items()}
-    told = null_texts(found, [name for name in absent if whole.get(name) is None])
-    others = list(whole[texts])
-    while others and others[-1] in told:
-        others.pop()
-    return {**whole, texts: others}
+    added = null_texts(restored, [name for name in absent if whole.get(name) is None])
+    remaining = list(whole[texts])
+    while remaining and remaining[-1] in added:
+        remaining.pop()
+    return {**whole, texts: remaining}
 
 
 def read_non_finite(value: Any) -> dict[str, NonFinite]:
     """Return what a document says under ``non_finite``."""
-    found: dict[str, NonFinite] = read_record(dict[str, NonFinite], value, NON_FINITE)
-    return found
+    kinds: dict[str, NonFinite] = read_record(dict[str, NonFinite], value, NON_FINITE)
+    return kinds
 
 
 # Documents of 0.1.0 have the texts alone: the one place where they are read.
@@ -558,6 +561,6 @@ _OF_0_1 = re.compile(
 
 def non_finite_of_texts(texts: Iterable[str], where: str = "") -> dict[str, NonFinite]:
     """Return what the caveats or notes of a document without ``non_finite`` say."""
-    kinds: dict[str, NonFinite] = {said: kind for kind, said in _SAID.items()}
+    kinds: dict[str, NonFinite] = {phrase: kind for kind, phrase in _SAID.items()}
     matches = map(_OF_0_1.fullmatch, texts)
-    return {where + found["name"]: kinds[found["said"]] for found in matches if found}
+    return {where + match["name"]: kinds[match["said"]] for match in matches if match}

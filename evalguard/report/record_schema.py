@@ -58,16 +58,16 @@ def describe_fields(kind: type) -> dict[str, str]:
     """
     doc = inspect.getdoc(kind) or ""
     parts = _ENTRY.split(doc.partition("\nAttributes:\n")[2].partition("\n\n")[0])
-    entries = dict(zip(parts[1::2], (" ".join(one.split()) for one in parts[2::2]), strict=True))
+    entries = dict(zip(parts[1::2], (" ".join(part.split()) for part in parts[2::2]), strict=True))
     own = {name: text for names, text in entries.items() for name in names.split(", ")}
     within = dict(_WITHIN.findall(" ".join(entries.values())))
-    found = {}
+    descriptions = {}
     for name in annotations_of(kind):
         property_doc = inspect.getdoc(getattr(kind, name, None)) if name in _added(kind) else None
         text = own.get(name) or property_doc or within.get(name) or COMMON_FIELDS.get(name)
         if text:
-            found[name] = say_in_json(text)
-    return found
+            descriptions[name] = say_in_json(text)
+    return descriptions
 
 
 def say_in_json(text: str) -> str:
@@ -169,9 +169,9 @@ def add_keys(schema: dict[str, Any], kind: type, /, **more: Mapping[str, Any]) -
 
 def _specify(properties: dict[str, Any], more: Mapping[str, Mapping[str, Any]]) -> None:
     for key, known in more.items():
-        found = properties.get(key, {})
-        kept = {"description"} if "type" in known else {*found}  # of another type: all anew
-        properties[key] = {**{name: found[name] for name in kept & {*found}}, **known}
+        schema = properties.get(key, {})
+        kept_names = {"description"} if "type" in known else {*schema}  # of another type: all anew
+        properties[key] = {**{name: schema[name] for name in kept_names & {*schema}}, **known}
 
 
 def _record_schema(kind: type, named: dict[str, Any]) -> dict[str, Any]:
@@ -205,8 +205,8 @@ _OF_SIGMA = "where unit is sigma; else null."
 
 
 def _inlined(hint: Any, named: dict[str, Any]) -> dict[str, Any]:
-    found = _key_schema() if hint == tuple[str, str, str] else _record_schema(hint, named)
-    properties: dict[str, Any] = found["properties"]
+    schema = _key_schema() if hint == tuple[str, str, str] else _record_schema(hint, named)
+    properties: dict[str, Any] = schema["properties"]
     return properties
 
 
@@ -263,7 +263,7 @@ def _schema_of(hint: Any, name: str, named: dict[str, Any]) -> dict[str, Any]:
 
 def _union_schema(kinds: Sequence[Any], name: str, named: dict[str, Any]) -> dict[str, Any]:
     parts = [_schema_of(kind, name, named) for kind in kinds if kind is not NoneType]
-    enums = [one for part in parts for one in part.get("enum", ())]
+    enums = [value for part in parts for value in part.get("enum", ())]
     if enums and all("enum" in part for part in parts):
         return {"enum": enums + [None] * (NoneType in kinds)}
     if NoneType not in kinds:

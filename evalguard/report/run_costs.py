@@ -16,19 +16,19 @@ def resources_text(resources: Resources | None) -> str:
     if resources.answers:
         parts[0] += f", of which scoring {format_duration(resources.seconds('scoring'))}"
         documents = max(answers.documents for answers in resources.answers)
-        kept = resources.kept_share
+        cached = resources.kept_share
         parts.append(
             f"{rounding.format_count(documents)} documents"
-            + (f", {_percent_text(kept)} from the cache" if kept else "")
+            + (f", {_percent_text(cached)} from the cache" if cached else "")
         )
     parts += [
-        f"{what} {size_text(found)}"
-        for what, found in (
+        f"{what} {size_text(size)}"
+        for what, size in (
             ("peak memory", resources.peak_memory),
             ("of a worker", resources.worker_peak_memory),
             ("of the device", resources.device_peak_memory),
         )
-        if found is not None
+        if size is not None
     ]
     return "; ".join(parts) + "."
 

@@ -47,8 +47,15 @@ class SideView:
         return Table(
             headings=["setting", "value", "read back", "reference", "candidate", "target"],
             rows=[
-                [one.name, one.value, one.effective, one.reference, one.candidate, one.target]
-                for one in self.settings
+                [
+                    setting.name,
+                    setting.value,
+                    setting.effective,
+                    setting.reference,
+                    setting.candidate,
+                    setting.target,
+                ]
+                for setting in self.settings
             ],
         )
 
@@ -79,14 +86,14 @@ def flatten_entries(
     values: Mapping[str, Value], *, within: str = ""
 ) -> tuple[tuple[str, str], ...]:
     """Return (name, value) of a mapping's entries; of one inside it "outer.inner"."""
-    found: list[tuple[str, str]] = []
+    entries: list[tuple[str, str]] = []
     for key, value in values.items():
         name = f"{within}{printable(str(key))}"
         if isinstance(value, Mapping) and value:
-            found += flatten_entries(value, within=f"{name}.")
+            entries += flatten_entries(value, within=f"{name}.")
         else:
-            found.append((name, value_text(value)))
-    return tuple(found)
+            entries.append((name, value_text(value)))
+    return tuple(entries)
 
 
 def _setting_view(setting: SettingState) -> SettingView:

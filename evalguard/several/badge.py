@@ -34,11 +34,11 @@ _LONGEST = 60
 
 def draw_badge(report: CompareReport) -> str:
     """Return the badge as the text of an SVG file; a pointer on it shows what was compared."""
-    said = badge_text(report)
+    verdict = badge_text(report)
     pair = f"{printable(report.candidate.name)} against {printable(report.base.name)}"
-    parts = [f"{_LABEL}: {said}", pair, partly_asked_text(report)]
+    parts = [f"{_LABEL}: {verdict}", pair, partly_asked_text(report)]
     title = "; ".join(part for part in parts if part)
-    left, right = (_text_width(text) + 2 * _PADDING for text in (_LABEL, said))
+    left, right = (_text_width(text) + 2 * _PADDING for text in (_LABEL, verdict))
     drawing = make_tag(
         "svg",
         make_tag("title", title),
@@ -51,7 +51,7 @@ def draw_badge(report: CompareReport) -> str:
         make_tag(
             "g",
             _text(_LABEL, _PADDING),
-            _text(said, left + _PADDING),
+            _text(verdict, left + _PADDING),
             fill="#ffffff",
             font_family="DejaVu Sans,Verdana,Geneva,sans-serif",
             font_size=_FONT,
@@ -68,10 +68,10 @@ def draw_badge(report: CompareReport) -> str:
 
 def badge_text(report: CompareReport) -> str:
     """Return the verdict in a few words: "passed within 1 sigma", "regressed by 2.70 sigma"."""
-    said = _verdict_words(report)
+    words = _verdict_words(report)
     if asked_in_part(report):
-        said += f" (n = {rounding.format_count(_documents(report))})"
-    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 1]}…"
+        words += f" (n = {rounding.format_count(_documents(report))})"
+    return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 1]}…"
 
 
 def _verdict_words(report: CompareReport) -> str:
@@ -88,8 +88,11 @@ def _verdict_words(report: CompareReport) -> str:
     if not gate.gated:
         limits = len(gate.limits)
         return f"passed {limits} limit{'' if limits == 1 else 's'}"
-    gated = [one for one in report.comparisons if one.key in gate.gated]
-    margins = {one.margin_text or gate.margin_text or f"{gate.margin:.6g} sigma" for one in gated}
+    gated = [comparison for comparison in report.comparisons if comparison.key in gate.gated]
+    margins = {
+        comparison.margin_text or gate.margin_text or f"{gate.margin:.6g} sigma"
+        for comparison in gated
+    }
     return f"passed within {printable(margins.pop())}" if len(margins) == 1 else "passed"
 
 
@@ -101,7 +104,9 @@ def _regressed_words(report: CompareReport) -> str:
 
 
 def _documents(report: CompareReport) -> int:
-    return sum({one.task: one.n_used for one in judged_comparisons(report)}.values())
+    return sum(
+        {comparison.task: comparison.n_used for comparison in judged_comparisons(report)}.values()
+    )
 
 
 def _text(text: str, x: float) -> object:

@@ -96,22 +96,26 @@ def card_section(report: SeveralReport, *, plot: str = "") -> str:
     """
     reports, notes = report.reports, _Notes()
     rows, keys = ladder_rows(report.candidates), ranked_metrics(report)
-    labels = {one.key: full_label(one) for each in reports for one in each.comparisons}
+    labels = {
+        comparison.key: full_label(comparison)
+        for each in reports
+        for comparison in each.comparisons
+    }
     shown = keys[:_MOST_METRICS]
     headings = ["model", "size", "bits per weight", "mean KL", "99.9% KL", "same top token"]
     headings += [*(labels[key] for key in shown), "verdict"]
     name = f"{printable(report.base)} (base)"
     size = _size_cells(reports[0].base.size, notes)
     cells = [[name, *size, "", "", "", *_base_cells(reports, shown, notes), ""]]
-    mixed = len({_is_estimated(one.outcome) for one in rows if not one.unknown}) > 1
-    cells += [_row(one, shown, notes, mixed=mixed) for one in rows]
+    mixed = len({_is_estimated(row.outcome) for row in rows if not row.unknown}) > 1
+    cells += [_row(row, shown, notes, mixed=mixed) for row in rows]
     table = Table(
-        headings=[inline(one, _LONGEST_NAME) for one in headings],
+        headings=[inline(heading, _LONGEST_NAME) for heading in headings],
         rows=cells,
         right=range(1, len(headings) - 1),
     )
-    more = _more_metrics(rows, keys[_MOST_METRICS:], labels, reports, notes)
-    listed = [f"{at}. {inline(one, _LONGEST_SENTENCE)}" for at, one in enumerate(notes.texts, 1)]
+    folded = _more_metrics(rows, keys[_MOST_METRICS:], labels, reports, notes)
+    listed = [f"{at}. {inline(note, _LONGEST_SENTENCE)}" for at, note in enumerate(notes.texts, 1)]
     line = conditions_line(reports)
     tasks = foldout("the tasks", code_block(task_conditions(reports[0])))
     paragraphs = join_paragraphs(
@@ -121,7 +125,7 @@ def card_section(report: SeveralReport, *, plot: str = "") -> str:
         inline(_legend(report)),
         "\n".join(listed),
         "\n".join(_verdicts(report)),
-        more,
+        folded,
         code_block([line]),
         tasks if "|tasks:" in line else "",
     )
@@ -135,12 +139,12 @@ def draw_card_plot(report: SeveralReport) -> str:
 
 def _row(row: LadderRow, keys: Sequence[Key], notes: _Notes, *, mixed: bool) -> list[str]:
     """Cells of a candidate; ``mixed``: KL of some candidates is estimated, and of some exact."""
-    said = [printable(row.name)]
-    one = row.outcome
-    if isinstance(one, CompareReport) and stops_early(one):
-        said.append(
+    name_parts = [printable(row.name)]
+    run = row.outcome
+    if isinstance(run, CompareReport) and stops_early(run):
+        name_parts.append(
             notes.mark(
-                f"stopped when the verdict was clear, after {partly_asked_text(one)}: its figures "
+                f"stopped when the verdict was clear, after {partly_asked_text(run)}: its figures "
                 "are those of the documents that were asked"
             )
         )
@@ -148,7 +152,7 @@ def _row(row: LadderRow, keys: Sequence[Key], notes: _Notes, *, mixed: bool) -> 
     if row.unknown:
         kl = [f"{_NONE} {notes.mark(f'no KL: {printable(row.unknown)}')}"] * 3
     else:
-        how = f" {notes.mark(f'KL is {_ESTIMATED}')}" if mixed and _is_estimated(one) else ""
+        how = f" {notes.mark(f'KL is {_ESTIMATED}')}" if mixed and _is_estimated(run) else ""
         mean, tail, top = row.kl, row.kl_tail, row.same_top1
         kl = [
             _figure_cell(mean, kl_cell(mean), kl_interval_cell(mean), notes) + how,
@@ -156,7 +160,7 @@ def _row(row: LadderRow, keys: Sequence[Key], notes: _Notes, *, mixed: bool) -> 
             _figure_cell(top, share_text(top), _share_interval(top), notes),
         ]
     metrics = [_metric_cell(row, key, notes) for key in keys]
-    return [" ".join(said), *size, *kl, *metrics, _verdict(row)]
+    return [" ".join(name_parts), *size, *kl, *metrics, _verdict(row)]
 
 
 def _is_estimated(one: CompareReport | NoVerdict) -> bool:
@@ -172,8 +176,8 @@ def _size_cells(size: CheckpointSize | None, notes: _Notes) -> tuple[str, str]:
         why = size.reason or "the files do not say it"
         unknown = f"{_NONE} {notes.mark(f'the size is not known: {printable(why)}')}"
     where = "" if size.loaded_bytes is None else "in memory, "
-    said = f"{where}loaded as {printable(size.loaded_as)}"
-    loaded = f" {notes.mark(said)}" if size.loaded_as else ""
+    words = f"{where}loaded as {printable(size.loaded_as)}"
+    loaded = f" {notes.mark(words)}" if size.loaded_as else ""
     stored = replace(size, loaded_as="")  # the note says what is loaded
     return (
         unknown if size.shown_bytes is None else size_cell(stored) + loaded,
@@ -198,32 +202,37 @@ def _share_interval(figure: Figure) -> str:
 def _comparison(row: LadderRow, key: Key) -> Comparison | None:
     if not isinstance(row.outcome, CompareReport):
         return None
-    return next((one for one in row.outcome.comparisons if one.key == key), None)
+    return next(
+        (comparison for comparison in row.outcome.comparisons if comparison.key == key), None
+    )
 
 
 def _metric_cell(row: LadderRow, key: Key, notes: _Notes) -> str:
     """The value, with recovery and sigma."""
-    report, found = row.outcome, _comparison(row, key)
+    report, comparison = row.outcome, _comparison(row, key)
     if not isinstance(report, CompareReport):
         return f"{_NONE} {notes.mark(f'no verdict: {printable(report.reason)}')}"
-    if found is None:
-        left_out = [one for one in report.not_compared if one.task == key[0]]
-        why = next((one.reason for one in left_out if one.metric in ("", key[2])), "not compared")
+    if comparison is None:
+        left_out = [skipped for skipped in report.not_compared if skipped.task == key[0]]
+        why = next(
+            (skipped.reason for skipped in left_out if skipped.metric in ("", key[2])),
+            "not compared",
+        )
         return f"{_NONE} {notes.mark(f'{printable(key[0])} {printable(key[2])}: {printable(why)}')}"
-    if found.candidate is None or math.isnan(found.candidate):
-        return f"{_NONE} {notes.mark(f'{full_label(found)}: {printable(found.reason)}')}"
-    value = rounding.round_to_error(found.candidate, found.candidate_stderr)
-    interval = shown_interval(found)
-    sigma, low, high = drift_cells(report, found)
+    if comparison.candidate is None or math.isnan(comparison.candidate):
+        return f"{_NONE} {notes.mark(f'{full_label(comparison)}: {printable(comparison.reason)}')}"
+    value = rounding.round_to_error(comparison.candidate, comparison.candidate_stderr)
+    interval = shown_interval(comparison)
+    sigma, low, high = drift_cells(report, comparison)
     if interval is not None and low:
         sigma += f" [{low}, {high}]"
-        if found.confidence != report.gate.confidence:  # of a run that stopped early
-            sigma += f" {notes.mark(f'an interval at {format_percent(found.confidence)}')}"
-    elif found.sigma is None or has_no_sigma(found):
-        sigma += f" {notes.mark(f'{full_label(found)}: sigma has no size')}"
+        if comparison.confidence != report.gate.confidence:  # of a run that stopped early
+            sigma += f" {notes.mark(f'an interval at {format_percent(comparison.confidence)}')}"
+    elif comparison.sigma is None or has_no_sigma(comparison):
+        sigma += f" {notes.mark(f'{full_label(comparison)}: sigma has no size')}"
     else:
-        sigma += f" {notes.mark(f'{full_label(found)}: sigma has no interval')}"
-    return f"{value} ({_recovery(found, notes)}, {sigma})"
+        sigma += f" {notes.mark(f'{full_label(comparison)}: sigma has no interval')}"
+    return f"{value} ({_recovery(comparison, notes)}, {sigma})"
 
 
 def _recovery(found: Comparison, notes: _Notes) -> str:
@@ -239,21 +248,25 @@ def _recovery(found: Comparison, notes: _Notes) -> str:
 
 def _base_cells(reports: Sequence[CompareReport], keys: Sequence[Key], notes: _Notes) -> list[str]:
     """The base's values, with their standard errors, of the runs that asked all they were to."""
-    whole = [one for one in reports if not stops_early(one)] or list(reports)
-    return [_base_cell([c for one in whole for c in one.comparisons if c.key == key], notes)
+    whole = [compared for compared in reports if not stops_early(compared)] or list(reports)
+    return [_base_cell([c for run in whole for c in run.comparisons if c.key == key], notes)
             for key in keys]  # fmt: skip
 
 
 def _base_cell(found: Sequence[Comparison], notes: _Notes) -> str:
-    known = [one for one in found if one.base is not None and not math.isnan(one.base)]
+    known = [
+        comparison
+        for comparison in found
+        if comparison.base is not None and not math.isnan(comparison.base)
+    ]
     if not known:
         why = found[0].reason if found else "not compared"
         return f"{_NONE} {notes.mark(f'the base: {printable(why)}')}"
-    values = sorted(one.base for one in known if one.base is not None)
+    values = sorted(comparison.base for comparison in known if comparison.base is not None)
     text = rounding.format_with_stderr(known[0].base, known[0].base_stderr)
     if math.isclose(values[0], values[-1], rel_tol=_SAME):
         return text
-    ends = " to ".join(rounding.round_to_error(one, known[0].base_stderr) for one in
+    ends = " to ".join(rounding.round_to_error(value, known[0].base_stderr) for value in
                        (values[0], values[-1]))  # fmt: skip
     again = f"{full_label(known[0])}: the base was scored more than once, {ends}; each row's "
     return f"{text} {notes.mark(f'{again}recovery and sigma are those of its own run')}"
@@ -273,10 +286,10 @@ def _more_metrics(
     """The metrics for which the table has no column, a row each."""
     if not keys:
         return ""
-    headings = ["metric", "base", *(inline(printable(one.name), _LONGEST_NAME) for one in rows)]
+    headings = ["metric", "base", *(inline(printable(row.name), _LONGEST_NAME) for row in rows)]
     base = _base_cells(reports, keys, notes)
     cells = [
-        [labels[key], of_base, *(_metric_cell(one, key, notes) for one in rows)]
+        [labels[key], of_base, *(_metric_cell(row, key, notes) for row in rows)]
         for key, of_base in zip(keys, base, strict=True)
     ]
     table = Table(headings=headings, rows=cells, right=range(1, len(headings)))
@@ -287,8 +300,8 @@ def _legend(report: SeveralReport) -> str:
     """What the columns hold, how much was asked, and the gate's rule where all have the same."""
     reports = report.reports
     confidence = format_percent(reports[0].gate.confidence)
-    known = [one for one in ladder_rows(report.candidates) if not one.unknown]
-    how = f", {_ESTIMATED}" if known and all(_is_estimated(one.outcome) for one in known) else ""
+    known = [row for row in ladder_rows(report.candidates) if not row.unknown]
+    how = f", {_ESTIMATED}" if known and all(_is_estimated(row.outcome) for row in known) else ""
     texts = [
         f"KL(base || model) in nats a token{how}, with {confidence} intervals{_of_tasks(reports)}",
         "metrics as value (recovery, sigma): recovery is what is kept of the base's value, above "
@@ -298,12 +311,12 @@ def _legend(report: SeveralReport) -> str:
     ]
     rule = shared_gate_rule(report)
     texts += [f"gate: {rule}"] if rule else []
-    part = next((one for one in map(partly_asked_text, _whole(reports)) if one), "")
+    part = next((text for text in map(partly_asked_text, _whole(reports)) if text), "")
     texts += [f"not all documents were asked: {part}"] if part else []
-    tasks = [one for each in reports for one in list_tasks(each)]
-    shots = sorted({one.num_fewshot for one in tasks if one.num_fewshot})
+    tasks = [task for each in reports for task in list_tasks(each)]
+    shots = sorted({task.num_fewshot for task in tasks if task.num_fewshot})
     if shots:
-        seeds = sorted({one.fewshot_seed for one in tasks if one.fewshot_seed is not None})
+        seeds = sorted({task.fewshot_seed for task in tasks if task.fewshot_seed is not None})
         drawn = f", drawn with seed {', '.join(map(str, seeds))}" if seeds else ""
         texts.append(f"few-shot examples: {', '.join(map(str, shots))}{drawn}")
     return f"{'. '.join(text[0].upper() + text[1:] for text in texts)}."
@@ -311,42 +324,50 @@ def _legend(report: SeveralReport) -> str:
 
 def _of_tasks(reports: Sequence[CompareReport]) -> str:
     """What the columns of KL are over, where there are several tasks."""
-    tasks = {one.task for each in reports for one in each.distributions if not one.failure}
+    tasks = {
+        distribution.task
+        for each in reports
+        for distribution in each.distributions
+        if not distribution.failure
+    }
     if len(tasks) < 2:
         return ""
     return f", over the tokens of all {len(tasks)} tasks (99.9%: of the task where it is largest)"
 
 
 def _whole(reports: Sequence[CompareReport]) -> Iterator[CompareReport]:
-    return (one for one in reports if not stops_early(one))
+    return (compared for compared in reports if not stops_early(compared))
 
 
 def _verdicts(report: SeveralReport) -> Iterator[str]:
     """Why a row did not pass, and what every reader has to see of any."""
     shared = bool(shared_gate_rule(report))
-    said: list[tuple[str, str]] = []
-    for one in report.candidates:
-        name = candidate_name(one)
-        if state_of(one) != "passed" or not shared:
-            said += [(name, text) for text in verdict_texts(one, shared_gate=shared)]
-        if isinstance(one, CompareReport):
-            waived = [" ".join(filter(None, each.key[::2])) for each in one.gate.accepted]
-            said += [(name, f"{printable(each)} is accepted by a waiver") for each in waived]
-    found = [*_findings(report, of_course=False), *_findings(report, of_course=True)]
-    said += found[:_MOST_FINDINGS]
-    for name, text in said:
+    verdicts: list[tuple[str, str]] = []
+    for outcome in report.candidates:
+        name = candidate_name(outcome)
+        if state_of(outcome) != "passed" or not shared:
+            verdicts += [(name, text) for text in verdict_texts(outcome, shared_gate=shared)]
+        if isinstance(outcome, CompareReport):
+            waived = [" ".join(filter(None, each.key[::2])) for each in outcome.gate.accepted]
+            verdicts += [(name, f"{printable(each)} is accepted by a waiver") for each in waived]
+    findings = [*_findings(report, of_course=False), *_findings(report, of_course=True)]
+    verdicts += findings[:_MOST_FINDINGS]
+    for name, text in verdicts:
         yield f"- **{inline(name, _LONGEST_NAME)}**: {inline(text, _LONGEST_SENTENCE)}"
-    if len(found) > _MOST_FINDINGS:
-        yield f"- and {len(found) - _MOST_FINDINGS} more findings, in the reports of the runs"
+    if len(findings) > _MOST_FINDINGS:
+        yield f"- and {len(findings) - _MOST_FINDINGS} more findings, in the reports of the runs"
 
 
 def _findings(report: SeveralReport, *, of_course: bool) -> list[tuple[str, str]]:
     """The findings that go without saying in a ladder, or all others, which stand first."""
     candidates = [
-        replace(one, findings=tuple(f for f in one.findings if (f.kind in _OF_COURSE) == of_course))
-        if isinstance(one, CompareReport)
-        else one
-        for one in report.candidates
+        replace(
+            outcome,
+            findings=tuple(f for f in outcome.findings if (f.kind in _OF_COURSE) == of_course),
+        )
+        if isinstance(outcome, CompareReport)
+        else outcome
+        for outcome in report.candidates
     ]
     return grouped_findings(replace(report, candidates=tuple(candidates)))
 
@@ -420,8 +441,12 @@ class ModelCard:
         reports = self.report.reports
         if len(self.report.candidates) == 1:
             return {path: render(reports[0])}
-        named = [(f"{path.stem}-{safe_name(candidate_name(one))}", one) for one in reports]
-        return {path.with_name(f"{name}{path.suffix}"): render(one) for name, one in named}
+        named = [
+            (f"{path.stem}-{safe_name(candidate_name(compared))}", compared) for compared in reports
+        ]
+        return {
+            path.with_name(f"{name}{path.suffix}"): render(compared) for name, compared in named
+        }
 
 
 def read_model_card(paths: Sequence[Path]) -> ModelCard:
@@ -438,25 +463,25 @@ def read_model_card(paths: Sequence[Path]) -> ModelCard:
     """
     beside = [path for path in paths if _is_of_another_command(path.expanduser())]
     runs = [path for path in paths if path not in beside]
-    read = [(path, one) for path in runs for one in _read_outcomes(path.expanduser())]
-    found, notes = _without_earlier(read)
+    read = [(path, outcome) for path in runs for outcome in _read_outcomes(path.expanduser())]
+    outcomes, notes = _without_earlier(read)
     notes += tuple(printable(f"{path} is left out: it holds no comparison") for path in beside)
-    reports = [(path, one) for path, one in found if isinstance(one, CompareReport)]
+    reports = [(path, outcome) for path, outcome in outcomes if isinstance(outcome, CompareReport)]
     if not reports:
         raise UsageError("no candidate of these runs has a verdict", hint=_HINT)
-    (first, of_first), *others = reports
-    for path, one in others:
-        differing = list(find_run_differences(of_first, one))
+    (first, of_first), *rest = reports
+    for path, compared in rest:
+        differing = list(find_run_differences(of_first, compared))
         if differing:
-            more = len(differing) - _MOST_SAID
-            said = "; ".join(map(printable, differing[:_MOST_SAID]))
+            unsaid = len(differing) - _MOST_SAID
+            differences = "; ".join(map(printable, differing[:_MOST_SAID]))
             raise UsageError(
-                f"{path} and {first} do not belong into one table: {said}"
-                + (f"; and {more} more" if more > 0 else ""),
+                f"{path} and {first} do not belong into one table: {differences}"
+                + (f"; and {unsaid} more" if unsaid > 0 else ""),
                 hint="compare all candidates with one base, and one command line",
             )
-    _check_candidates(found)
-    candidates = tuple(without_quotes(one) for _, one in found)  # a card is published
+    _check_candidates(outcomes)
+    candidates = tuple(without_quotes(outcome) for _, outcome in outcomes)  # a card is published
     report = SeveralReport(base=of_first.base.name, candidates=candidates)
     return ModelCard(report=report, notes=notes)
 
@@ -464,8 +489,8 @@ def read_model_card(paths: Sequence[Path]) -> ModelCard:
 def _is_of_another_command(path: Path) -> bool:
     """Whether a folder is that of a trace alone, or one of nights: what ``reports/*`` holds too."""
     nights = (NIGHT_RESULT, f"*/{NIGHT_RESULT}")
-    others = any(next(path.glob(one), None) is not None for one in (TRACE_FILE, *nights))
-    return path.is_dir() and not holds_result(path) and others
+    traced = any(next(path.glob(pattern), None) is not None for pattern in (TRACE_FILE, *nights))
+    return path.is_dir() and not holds_result(path) and traced
 
 
 _Outcome = tuple[Path, CompareReport | NoVerdict]
@@ -477,19 +502,19 @@ def _without_earlier(read: Sequence[_Outcome]) -> tuple[list[_Outcome], tuple[st
     Runs are of one candidate where base, name and place are the same, whatever is there by now.
     """
     latest: dict[tuple[str, ...], str] = {}
-    for _, one in read:
-        if isinstance(one, CompareReport):
-            key = _candidate_key(one)
-            latest[key] = max(one.created, latest.get(key, ""))
+    for _, outcome in read:
+        if isinstance(outcome, CompareReport):
+            key = _candidate_key(outcome)
+            latest[key] = max(outcome.created, latest.get(key, ""))
     earlier = [
-        (path, one)
-        for path, one in read
-        if isinstance(one, CompareReport) and one.created < latest[_candidate_key(one)]
+        (path, outcome)
+        for path, outcome in read
+        if isinstance(outcome, CompareReport) and outcome.created < latest[_candidate_key(outcome)]
     ]
     notes = (
-        f"{path} is left out: {candidate_name(one)} was compared again, at "
-        f"{latest[_candidate_key(one)]}"
-        for path, one in earlier
+        f"{path} is left out: {candidate_name(outcome)} was compared again, at "
+        f"{latest[_candidate_key(outcome)]}"
+        for path, outcome in earlier
     )
     return [pair for pair in read if pair not in earlier], tuple(map(printable, notes))
 
@@ -506,7 +531,7 @@ def _read_outcomes(path: Path) -> list[CompareReport | NoVerdict]:
     candidates = document.get("candidates")
     if not isinstance(candidates, list) or not candidates:
         raise StoreError(f"{path} is damaged: candidates is no list of them", hint=_HINT)
-    return [_read_candidate(path, number, one) for number, one in enumerate(candidates)]
+    return [_read_candidate(path, number, candidate) for number, candidate in enumerate(candidates)]
 
 
 def _read_candidate(path: Path, number: int, told: Any) -> CompareReport | NoVerdict:
@@ -531,8 +556,8 @@ def _read_candidate(path: Path, number: int, told: Any) -> CompareReport | NoVer
 def _check_candidates(found: Sequence[tuple[Path, CompareReport | NoVerdict]]) -> None:
     """Refuse two rows that nobody could tell apart."""
     names: dict[str, Path] = {}
-    for path, one in found:
-        name = candidate_name(one)
+    for path, outcome in found:
+        name = candidate_name(outcome)
         if name in names:
             raise UsageError(
                 f"{names[name]} and {path} both are of a candidate that is called {name}",

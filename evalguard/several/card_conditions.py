@@ -16,7 +16,7 @@ from evalguard.page.safe_text import printable
 
 # Of documents that came in an order of their own until the verdict was clear.
 _OF_WHICH_DOCUMENTS = frozenset({"n", "documents", "prompts"})
-_ASKED = tuple(one.name for one in fields(AskedTask) if one.name != "task")
+_ASKED = tuple(field.name for field in fields(AskedTask) if field.name != "task")
 _SAME = 1e-6  # relative: the rounding of one computation made twice
 _NAMES = {
     "n": "documents asked",
@@ -50,26 +50,30 @@ def find_run_differences(first: CompareReport, other: CompareReport) -> Iterator
 
 
 def _base_differences(first: CompareReport, other: CompareReport) -> Iterator[str]:
-    one, two = first.base, other.base
-    if one.digest == two.digest:
+    first_base, other_base = first.base, other.base
+    if first_base.digest == other_base.digest:
         return
-    said = [
+    differences = [
         f"{name}: {ours} and {theirs}"
         for name, ours, theirs in (
-            ("name", one.name, two.name),
-            ("model", f"{one.model}@{one.revision}", f"{two.model}@{two.revision}"),
-            ("description", one.description, two.description),
+            ("name", first_base.name, other_base.name),
+            (
+                "model",
+                f"{first_base.model}@{first_base.revision}",
+                f"{other_base.model}@{other_base.revision}",
+            ),
+            ("description", first_base.description, other_base.description),
         )
         if ours != theirs
     ]
-    said += _value_differences(_of_base(first), _of_base(other))
-    what = "; ".join(said[:3]) or "its weights, settings or code"
-    yield f"the base is not the same ({one.digest[:8]} and {two.digest[:8]}): {what}"
+    differences += _value_differences(_of_base(first), _of_base(other))
+    what = "; ".join(differences[:3]) or "its weights, settings or code"
+    yield f"the base is not the same ({first_base.digest[:8]} and {other_base.digest[:8]}): {what}"
 
 
 def _of_base(report: CompareReport) -> Mapping[str, Value]:
-    found = report.environment.get("base")
-    return found if isinstance(found, Mapping) else {}
+    described = report.environment.get("base")
+    return described if isinstance(described, Mapping) else {}
 
 
 def _value_differences(one: Mapping[str, Value], two: Mapping[str, Value]) -> Iterator[str]:
@@ -83,27 +87,28 @@ def _value_differences(one: Mapping[str, Value], two: Mapping[str, Value]) -> It
 
 def _compared_tasks(report: CompareReport) -> dict[str, None]:
     """Tasks and groups of which a run says anything, if only that they were asked."""
-    found = [one.task for one in report.comparisons]
-    found += [one.task for one in report.tasks]
-    found += [one.task for one in report.distributions]
-    return dict.fromkeys([*found, *(one.task for one in report.not_compared)])
+    names = [comparison.task for comparison in report.comparisons]
+    names += [task.task for task in report.tasks]
+    names += [distribution.task for distribution in report.distributions]
+    return dict.fromkeys([*names, *(skipped.task for skipped in report.not_compared)])
 
 
 def _task_differences(task: str, first: CompareReport, other: CompareReport) -> Iterator[str]:
     stopped = stops_early(first) or stops_early(other)
     ours, theirs = (
-        next((one for one in report.tasks if one.task == task), None) for report in (first, other)
+        next((asked for asked in report.tasks if asked.task == task), None)
+        for report in (first, other)
     )
     if ours is not None and theirs is not None:
         for name in _ASKED:
-            one, two = getattr(ours, name), getattr(theirs, name)
-            known = one not in ("", None) and two not in ("", None)
-            if known and one != two and not (stopped and name in _OF_WHICH_DOCUMENTS):
-                yield f"{task}: {_NAMES.get(name, name)}: {one} and {two}"
+            our_value, their_value = getattr(ours, name), getattr(theirs, name)
+            known = our_value not in ("", None) and their_value not in ("", None)
+            if known and our_value != their_value and not (stopped and name in _OF_WHICH_DOCUMENTS):
+                yield f"{task}: {_NAMES.get(name, name)}: {our_value} and {their_value}"
     proven = ours is not None and theirs is not None and ours.documents and theirs.documents
     if stopped or proven:
         return
-    values = {one.key: one for one in other.comparisons}
+    values = {judged.key: judged for judged in other.comparisons}
     for comparison in first.comparisons:
         if comparison.task == task and comparison.key in values:
             yield from _metric_differences(comparison, values[comparison.key])
@@ -135,13 +140,13 @@ def list_tasks(report: CompareReport) -> tuple[AskedTask, ...]:
     """Return how each task was asked; of results of earlier versions, as far as that is known."""
     if report.tasks:
         return report.tasks
-    groups = {one.task for one in report.comparisons if one.subtasks}
-    found = {
-        one.task: AskedTask(task=one.task, n=one.n, n_total=one.n_total)
-        for one in report.comparisons
-        if one.task not in groups
+    groups = {comparison.task for comparison in report.comparisons if comparison.subtasks}
+    tasks = {
+        comparison.task: AskedTask(task=comparison.task, n=comparison.n, n_total=comparison.n_total)
+        for comparison in report.comparisons
+        if comparison.task not in groups
     }
-    return tuple(found.values())
+    return tuple(tasks.values())
 
 
 def asked_in_part(report: CompareReport) -> bool:
@@ -152,18 +157,18 @@ def asked_in_part(report: CompareReport) -> bool:
 def partly_asked_text(report: CompareReport) -> str:
     """Say which tasks were asked in part: "100 of 2,048 documents of piqa"; "" where none was."""
     parts = list(_parts(report))
-    more = f" and {len(parts) - _MOST_NAMED} more tasks" if len(parts) > _MOST_NAMED else ""
-    return ", ".join(parts[:_MOST_NAMED]) + more
+    unnamed = f" and {len(parts) - _MOST_NAMED} more tasks" if len(parts) > _MOST_NAMED else ""
+    return ", ".join(parts[:_MOST_NAMED]) + unnamed
 
 
 def _parts(report: CompareReport) -> Iterator[str]:
     stopped = {} if report.sequential is None else {o.task: o for o in report.sequential.tasks}
-    for one in list_tasks(report):
-        n, total = one.n, one.n_total
-        if one.task in stopped:
-            n, total = stopped[one.task].n_used, max(total, stopped[one.task].n_total)
+    for task in list_tasks(report):
+        n, total = task.n, task.n_total
+        if task.task in stopped:
+            n, total = stopped[task.task].n_used, max(total, stopped[task.task].n_total)
         if n < total:
-            yield f"{format_count(n)} of {format_count(total)} documents of {printable(one.task)}"
+            yield f"{format_count(n)} of {format_count(total)} documents of {printable(task.task)}"
 
 
 _UNKNOWN = "?"
@@ -183,15 +188,15 @@ def conditions_line(reports: Sequence[CompareReport]) -> str:
     where they differ; more than eight tasks are one digest over these.
     """
     fields = [
-        ("evalguard", _joined(_encoded(one.version) for one in reports)),
-        *((name, _joined(_package(one, name) for one in reports)) for name in _PACKAGES),
+        ("evalguard", _joined(_encoded(report.version) for report in reports)),
+        *((name, _joined(_package(report, name) for report in reports)) for name in _PACKAGES),
         ("base", _model(reports[0].base)),
-        *(("cand", _model(one.candidate)) for one in reports),
+        *(("cand", _model(report.candidate)) for report in reports),
         *_tasks(reports),
-        ("batch", _joined(_batches(one) for one in reports)),
-        ("gate", _joined(_gate(one) for one in reports)),
+        ("batch", _joined(_batches(report) for report in reports)),
+        ("gate", _joined(_gate(report) for report in reports)),
     ]
-    seeds = [str(one.sequential.seed) for one in reports if one.sequential is not None]
+    seeds = [str(report.sequential.seed) for report in reports if report.sequential is not None]
     if seeds:
         fields.append(("order", _joined(f"seed={seed}" for seed in seeds)))
     return "|".join(f"{key}:{value}" for key, value in fields)
@@ -199,15 +204,15 @@ def conditions_line(reports: Sequence[CompareReport]) -> str:
 
 def task_conditions(report: CompareReport) -> tuple[str, ...]:
     """Return what the line has of each task."""
-    return tuple(_task(one) for one in list_tasks(report))
+    return tuple(_task(task) for task in list_tasks(report))
 
 
 def _tasks(reports: Sequence[CompareReport]) -> Iterator[tuple[str, str]]:
     """Of the run that asked most: one that stopped early asked a part of them."""
-    whole = max(reports, key=lambda one: sum(task.n for task in list_tasks(one)))
+    whole = max(reports, key=lambda report: sum(task.n for task in list_tasks(report)))
     tasks = task_conditions(whole)
     if len(tasks) <= _MOST_TASKS:
-        yield from (("task", one) for one in tasks)
+        yield from (("task", task) for task in tasks)
         return
     digest = hashlib.sha256("\n".join(tasks).encode()).hexdigest()
     yield "tasks", f"{len(tasks)}#{digest[:_DIGITS]}"
@@ -224,8 +229,8 @@ def _task(one: AskedTask) -> str:
         "prompts": _encoded(one.prompts[:_DIGITS]) or _UNKNOWN,
         "template": "/".join(
             dict.fromkeys(
-                _encoded(told.partition("#")[2][:_DIGITS] or told) or _UNKNOWN
-                for told in (one.base_template, one.candidate_template)
+                _encoded(template.partition("#")[2][:_DIGITS] or template) or _UNKNOWN
+                for template in (one.base_template, one.candidate_template)
             )
         )
         if one.base_template or one.candidate_template
@@ -233,7 +238,7 @@ def _task(one: AskedTask) -> str:
         "data": _at_commit(one.dataset, one.revision) if one.dataset else "",
     }
     return ",".join(
-        [_encoded(one.task), *(f"{key}={told}" for key, told in fields.items() if told)]
+        [_encoded(one.task), *(f"{key}={value}" for key, value in fields.items() if value)]
     )
 
 
@@ -274,11 +279,11 @@ def _gate(report: CompareReport) -> str:
 def _package(report: CompareReport, name: str) -> str:
     """A package's version of the base's process, else of the one that compared."""
     places = (report.environment.get("base"), report.environment)
-    for place in places:
-        packages = place.get("packages") if isinstance(place, Mapping) else None
+    for environment in places:
+        packages = environment.get("packages") if isinstance(environment, Mapping) else None
         version = packages.get(name) if isinstance(packages, Mapping) else None
-        if version is None and isinstance(place, Mapping):
-            version = place.get(f"{name}_version")
+        if version is None and isinstance(environment, Mapping):
+            version = environment.get(f"{name}_version")
         if version is not None:
             return _encoded(str(version))
     return ""
@@ -286,7 +291,7 @@ def _package(report: CompareReport, name: str) -> str:
 
 def _joined(found: Iterable[str]) -> str:
     """All that the runs have, each once; the parts are encoded."""
-    return "&".join(dict.fromkeys(one for one in found if one)) or _UNKNOWN
+    return "&".join(dict.fromkeys(part for part in found if part)) or _UNKNOWN
 
 
 def _encoded(text: str) -> str:

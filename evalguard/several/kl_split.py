@@ -43,12 +43,12 @@ def kl_parts(
         fewer than two documents, or no KL to split.
     """
     first, last = models[0], models[-1]
-    if not all(_same_tokens(first, other) for other in models):
+    if not all(_same_tokens(first, model) for model in models):
         return None
-    sums = [_concatenated([one.sums(one.column("kl")) for one in of]) for of in models]
-    tokens = _concatenated([one.weights for one in last])
+    sums = [_concatenated([task.sums(task.column("kl")) for task in of]) for of in models]
+    tokens = _concatenated([task.weights for task in last])
     total = float(np.sum(sums[-1]))
-    if len(tokens) < 2 or not all(np.isfinite(one).all() for one in sums) or total <= 0.0:
+    if len(tokens) < 2 or not all(np.isfinite(summed).all() for summed in sums) or total <= 0.0:
         return None
     before = [np.zeros_like(tokens), *sums[:-1]]
     return [
@@ -63,8 +63,10 @@ def kl_parts(
 def _figure(sums: Array, weights: Array, confidence: float) -> Figure:
     if np.array_equal(sums, weights):
         return Figure(value=1.0, stderr=0.0, interval=(1.0, 1.0))
-    found = ratio_estimate(sums, weights, confidence=confidence)
-    return Figure(value=found.point, stderr=found.stderr, interval=(found.low, found.high))
+    estimate = ratio_estimate(sums, weights, confidence=confidence)
+    return Figure(
+        value=estimate.point, stderr=estimate.stderr, interval=(estimate.low, estimate.high)
+    )
 
 
 def _same_tokens(one: Sequence[Positions], other: Sequence[Positions]) -> bool:
@@ -96,14 +98,14 @@ def split_kl(
         found: comparisons with the base, by the candidate's name.
     """
     chain = [found.get(after) for _, after in path]
-    finished = [one for one in chain if one is not None]
+    finished = [comparison for comparison in chain if comparison is not None]
     if len(path) < 2 or len(finished) < len(path):
         return None
     last = finished[-1]
-    if not any(one.moved for one in last.report.distributions):
+    if not any(distribution.moved for distribution in last.report.distributions):
         return None
     confidence = last.report.gate.confidence
-    positions = [_positions(one, confidence) for one in finished]
+    positions = [_positions(comparison, confidence) for comparison in finished]
     known = [of for of in positions if of]
     if len(known) < len(path):
         return None
@@ -111,7 +113,7 @@ def split_kl(
     if parts is None:
         return None
     models = [(last.sources[0], last.scored[0])]
-    models += [(one.sources[1], one.scored[1]) for one in finished]
+    models += [(comparison.sources[1], comparison.scored[1]) for comparison in finished]
     return KlSplit(
         candidate=last.report.candidate.name,
         parts=tuple(
@@ -145,11 +147,11 @@ def _positions(one: FinishedComparison, confidence: float) -> list[Positions]:
 
 def _kind(before: tuple[Source, ScoredSide], after: tuple[Source, ScoredSide]) -> StepKind:
     """What a step changes, where that is one thing: by model types, and bits of the weights."""
-    (source, side), (other, later) = before, after
-    if not (isinstance(source, ModelSource) and isinstance(other, ModelSource)):
+    (source, side), (target, later) = before, after
+    if not (isinstance(source, ModelSource) and isinstance(target, ModelSource)):
         return ""
-    bits, fewer = (_bits(one) for one in (side, later))
-    if source.variant.model != other.variant.model:
+    bits, fewer = (_bits(scored) for scored in (side, later))
+    if source.variant.model != target.variant.model:
         return "engine" if fewer is not None and fewer >= _UNQUANTISED else ""
     return "quantisation" if bits is not None and fewer is not None and fewer < bits else ""
 

@@ -51,8 +51,8 @@ class LadderRow:
     @property
     def name(self) -> str:
         """The candidate's name."""
-        one = self.outcome
-        return one.name if isinstance(one, NoVerdict) else one.candidate.name
+        outcome = self.outcome
+        return outcome.name if isinstance(outcome, NoVerdict) else outcome.candidate.name
 
     @property
     def state(self) -> GateState:
@@ -71,25 +71,30 @@ def ladder_rows(outcomes: Sequence[CompareReport | NoVerdict]) -> tuple[LadderRo
     KL is over the tasks of which any row has one: a row that lacks one of them has no KL, since it
     would be that of other tokens than the others'.
     """
-    reports = [one for one in outcomes if isinstance(one, CompareReport)]
-    known = [one.task for report in reports for one in report.distributions if not one.failure]
+    reports = [outcome for outcome in outcomes if isinstance(outcome, CompareReport)]
+    known = [
+        distribution.task
+        for report in reports
+        for distribution in report.distributions
+        if not distribution.failure
+    ]
     tasks = tuple(dict.fromkeys(known))
-    return tuple(_row(one, tasks) for one in outcomes)
+    return tuple(_row(outcome, tasks) for outcome in outcomes)
 
 
 def _row(one: CompareReport | NoVerdict, tasks: Sequence[str]) -> LadderRow:
     if isinstance(one, NoVerdict):
         return LadderRow(outcome=one, unknown=f"no verdict: {one.reason}")
-    found = {each.task: each for each in one.distributions}
+    by_task = {each.task: each for each in one.distributions}
     if not tasks:
         why = next((each.failure for each in one.distributions if each.failure), "")
         return LadderRow(outcome=one, unknown=why or "distributions were not compared")
     for task in tasks:
-        if task not in found:
+        if task not in by_task:
             return LadderRow(outcome=one, unknown=f"{task}: distributions were not compared")
-        if found[task].failure:
-            return LadderRow(outcome=one, unknown=f"{task}: {found[task].failure}")
-    of_tasks = [found[task] for task in tasks]
+        if by_task[task].failure:
+            return LadderRow(outcome=one, unknown=f"{task}: {by_task[task].failure}")
+    of_tasks = [by_task[task] for task in tasks]
     return LadderRow(
         outcome=one,
         kl=pool_tasks([(each.positions, each.kl) for each in of_tasks]),
@@ -100,7 +105,7 @@ def _row(one: CompareReport | NoVerdict, tasks: Sequence[str]) -> LadderRow:
 
 
 def _without_value(of_tasks: Sequence[DistributionComparison]) -> str:
-    missing = [one.task for one in of_tasks if one.kl.value is None]
+    missing = [distribution.task for distribution in of_tasks if distribution.kl.value is None]
     return f"{missing[0]}: no number came out" if missing else ""
 
 
@@ -118,19 +123,21 @@ def pool_tasks(figures: Sequence[tuple[int, Figure]]) -> Figure:
     if len(figures) == 1:
         return figures[0][1]
     total = sum(tokens for tokens, _ in figures)
-    parts = [(tokens / total, one, one.value) for tokens, one in figures if total]
-    known = [(weight, one, value) for weight, one, value in parts if value is not None]
+    parts = [(tokens / total, figure, figure.value) for tokens, figure in figures if total]
+    known = [(weight, figure, value) for weight, figure, value in parts if value is not None]
     if not known or len(known) < len(figures):
         return Figure()
     mean = sum(weight * value for weight, _, value in known)
     if not math.isfinite(mean):
         return Figure(value=mean)
-    errors = [None if one.stderr is None else weight * one.stderr for weight, one, _ in known]
+    errors = [
+        None if figure.stderr is None else weight * figure.stderr for weight, figure, _ in known
+    ]
     ends = [
         None
-        if one.interval is None
-        else (weight * (value - one.interval[0]), weight * (one.interval[1] - value))
-        for weight, one, value in known
+        if figure.interval is None
+        else (weight * (value - figure.interval[0]), weight * (figure.interval[1] - value))
+        for weight, figure, value in known
     ]
     stderr = interval = bounds = None
     if None not in errors:
@@ -138,8 +145,8 @@ def pool_tasks(figures: Sequence[tuple[int, Figure]]) -> Figure:
     if None not in ends:
         below, above = zip(*(end for end in ends if end is not None), strict=True)
         interval = (mean - math.hypot(*below), mean + math.hypot(*above))
-    if any(one.bounds is not None for _, one, _ in known):
-        proven = [(weight, one.bounds or (value, value)) for weight, one, value in known]
+    if any(figure.bounds is not None for _, figure, _ in known):
+        proven = [(weight, figure.bounds or (value, value)) for weight, figure, value in known]
         bounds = (
             sum(weight * low for weight, (low, _) in proven),
             sum(weight * high for weight, (_, high) in proven),
@@ -177,14 +184,14 @@ def ladder_table(report: SeveralReport, *, joined: bool = False) -> Table:
     """
     columns = list(_columns(report))
     if joined:
-        name, *others, verdict = _joined(columns)
-        columns = [name, verdict, *others]  # the others are many
-    order = sorted(range(len(columns)), key=lambda place: columns[place].rank, reverse=True)
+        name, *middle, verdict = _joined(columns)
+        columns = [name, verdict, *middle]  # the others are many
+    order = sorted(range(len(columns)), key=lambda index: columns[index].rank, reverse=True)
     return Table(
-        headings=[one.heading for one in columns],
-        rows=[[one.cells[row] for one in columns] for row in range(len(columns[0].cells))],
-        right=[place for place, one in enumerate(columns) if one.right],
-        leaving=[place for place in order if columns[place].rank != _NEVER],
+        headings=[column.heading for column in columns],
+        rows=[[column.cells[row] for column in columns] for row in range(len(columns[0].cells))],
+        right=[index for index, column in enumerate(columns) if column.right],
+        leaving=[index for index in order if columns[index].rank != _NEVER],
         giving_way=0,
         least=_LEAST_NAME,
     )
@@ -192,20 +199,24 @@ def ladder_table(report: SeveralReport, *, joined: bool = False) -> Table:
 
 def metric_tables(report: SeveralReport) -> list[Table]:
     """Return a table for each metric: value, recovery and sigma of every candidate."""
-    found = []
+    tables = []
     for key in ranked_metrics(report):
         name, *columns = _joined([_names(report), *_metric_columns(report, key, 0)])
-        cells = [name.cells, *(one.cells for one in columns)]
-        found.append(
+        cells = [name.cells, *(column.cells for column in columns)]
+        tables.append(
             Table(
-                headings=[_label(report, key), "value", *(one.heading for one in columns[1:])],
+                headings=[
+                    _label(report, key),
+                    "value",
+                    *(column.heading for column in columns[1:]),
+                ],
                 rows=[list(row) for row in zip(*cells, strict=True)],
                 right=range(1, len(cells)),
                 giving_way=0,
                 least=_LEAST_NAME,
             )
         )
-    return found
+    return tables
 
 
 def ladder_legend(report: SeveralReport, width: int | None = None) -> list[str]:
@@ -220,65 +231,65 @@ def ladder_legend(report: SeveralReport, width: int | None = None) -> list[str]:
         table.headings[n] for n in (table.kept(width) if width else range(len(table.headings)))
     ]
     rows, keys = ladder_rows(report.candidates), ranked_metrics(report)
-    found = []
+    sentences = []
     if any(not row.unknown for row in rows):
         tokens = next((row for row in rows if not row.unknown), rows[0]).outcome
         count = (
-            sum(one.positions for one in tokens.distributions)
+            sum(distribution.positions for distribution in tokens.distributions)
             if isinstance(tokens, CompareReport)
             else 0
         )
-        found.append(f"KL in nats a token, over {count:,} tokens")
+        sentences.append(f"KL in nats a token, over {count:,} tokens")
     if keys and {"sigma", "recovery"} & {*shown}:
-        found.append(_metric_legend(report, keys[0], shown))
+        sentences.append(_metric_legend(report, keys[0], shown))
     sizes = _named_sizes(report)
-    other = [(name, one) for name, one in sizes if _has_other_form(one)]
+    reloaded = [(name, size) for name, size in sizes if _has_other_form(size)]
     for text, in_memory in (("in memory, loaded as", True), ("as stored; loaded as", False)):
         named = [
-            f"{name} {printable(one.loaded_as)}"
-            for name, one in other
-            if (one.loaded_bytes is not None) == in_memory
+            f"{name} {printable(size.loaded_as)}"
+            for name, size in reloaded
+            if (size.loaded_bytes is not None) == in_memory
         ]
-        found += [f"{_OTHER} {text}: {'; '.join(named)}"] if named else []
-    return found if width is not None else [*found, *dash_reasons(report)]
+        sentences += [f"{_OTHER} {text}: {'; '.join(named)}"] if named else []
+    return sentences if width is not None else [*sentences, *dash_reasons(report)]
 
 
 def dash_reasons(report: SeveralReport) -> list[str]:
     """Say why a size, bits or KL of a row is not known; a sentence each."""
     rows = ladder_rows(report.candidates)
-    found = [
-        f"{name}: {'size' if one.shown_bytes is None else 'bits'} not known: "
-        f"{printable(one.reason)}"
-        for name, one in _named_sizes(report)
-        if one.reason
+    sentences = [
+        f"{name}: {'size' if size.shown_bytes is None else 'bits'} not known: "
+        f"{printable(size.reason)}"
+        for name, size in _named_sizes(report)
+        if size.reason
     ]
-    return found + [
+    return sentences + [
         f"{printable(row.name)}: no KL: {printable(row.unknown)}"
         for row in rows
         if row.unknown and not isinstance(row.outcome, NoVerdict)
-        and any(not other.unknown for other in rows)
+        and any(not known.unknown for known in rows)
     ]  # fmt: skip
 
 
 def _metric_legend(report: SeveralReport, key: Key, shown: Sequence[str]) -> str:
     """Which metric the columns that are seen are of, how recovery is taken, what a mark says."""
-    first = next(c for one in report.reports for c in one.comparisons if c.key == key)
+    first = next(c for compared in report.reports for c in compared.comparisons if c.key == key)
     of = "base / candidate" if not first.higher_is_better else "candidate / base"
     names = {"sigma": "sigma", "recovery": f"recovery ({of})"}
-    said = f"{', '.join(text for name, text in names.items() if name in shown)}: "
+    columns = f"{', '.join(text for name, text in names.items() if name in shown)}: "
     intervals = any(pair == ("sigma", f"[{_confidence(report)}]") for pair in pairwise(shown))
     marks = "; ! fails the gate, ? undecided, x no number" if intervals else ""
-    return f"{said}{full_label(first)}{marks}"
+    return f"{columns}{full_label(first)}{marks}"
 
 
 def ranked_metrics(report: SeveralReport) -> list[Key]:
     """Return the metrics of all candidates: gated ones first, by how far they drift in any."""
     worst: dict[Key, tuple[bool, float]] = {}
-    for one in report.reports:
-        for comparison in judged_comparisons(one):
+    for compared in report.reports:
+        for comparison in judged_comparisons(compared):
             sigma = comparison.sigma
             known = sigma if sigma is not None and sigma == sigma else float("-inf")
-            rank = (comparison.key in one.gate.gated, known)
+            rank = (comparison.key in compared.gate.gated, known)
             worst[comparison.key] = max(worst.get(comparison.key, rank), rank)
     return sorted(worst, key=lambda key: worst[key], reverse=True)
 
@@ -286,20 +297,20 @@ def ranked_metrics(report: SeveralReport) -> list[Key]:
 def row_texts(report: SeveralReport) -> list[str]:
     """Return each candidate's whole row on one line, headings and cells."""
     table = ladder_table(report, joined=True)
-    found = []
+    lines = []
     for name, *cells in ([str(cell) for cell in row] for row in table.rows[1:]):
-        told = zip(table.headings[1:], cells, strict=True)
-        parts = [f"{head} {cell}" for head, cell in told if cell not in ("", NONE)]
-        found.append("; ".join([name, *parts]))
-    return found
+        headed = zip(table.headings[1:], cells, strict=True)
+        parts = [f"{head} {cell}" for head, cell in headed if cell not in ("", NONE)]
+        lines.append("; ".join([name, *parts]))
+    return lines
 
 
 def _columns(report: SeveralReport) -> Iterator[_Column]:
     rows, sizes = ladder_rows(report.candidates), _sizes(report)
     yield _names(report)
-    if any(one is not None and one.shown_bytes is not None for one in sizes):
-        yield _Column(heading="size", cells=[size_cell(one) for one in sizes], rank=_SIZE)
-        yield _Column(heading="bits", cells=[bits_cell(one) for one in sizes], rank=_BITS)
+    if any(size is not None and size.shown_bytes is not None for size in sizes):
+        yield _Column(heading="size", cells=[size_cell(size) for size in sizes], rank=_SIZE)
+        yield _Column(heading="bits", cells=[bits_cell(size) for size in sizes], rank=_BITS)
     if any(not row.unknown for row in rows):
         yield from _kl_columns(report, rows)
     for number, key in enumerate(ranked_metrics(report)):
@@ -315,7 +326,9 @@ def _names(report: SeveralReport) -> _Column:
 
 
 def _sizes(report: SeveralReport) -> list[CheckpointSize | None]:
-    base = next((one.base.size for one in report.reports if one.base.size is not None), None)
+    base = next(
+        (compared.base.size for compared in report.reports if compared.base.size is not None), None
+    )
     return [base, *(row.size for row in ladder_rows(report.candidates))]
 
 
@@ -354,17 +367,21 @@ def _metric_columns(report: SeveralReport, key: Key, number: int) -> Iterator[_C
     if number:
         first = _OF_OTHERS + (number - 1) * _RANKS_A_METRIC
         ranks = (first + 2, first + 1, first, first + 3)
-    found = [_comparison(one, key) for one in report.candidates]
-    known = next(one for one in found if one is not None)
+    comparisons = [_comparison(outcome, key) for outcome in report.candidates]
+    known = next(comparison for comparison in comparisons if comparison is not None)
     values = [rounding.round_to_error(known.base, known.base_stderr)]
     values += [
-        NONE if one is None else rounding.round_to_error(one.candidate, one.candidate_stderr)
-        for one in found
+        NONE
+        if comparison is None
+        else rounding.round_to_error(comparison.candidate, comparison.candidate_stderr)
+        for comparison in comparisons
     ]
     yield _Column(heading=_label(report, key), cells=values, rank=ranks[0])
-    recoveries = [NONE if one is None else recovery_cell(one) for one in found]
+    recoveries = [
+        NONE if comparison is None else recovery_cell(comparison) for comparison in comparisons
+    ]
     yield _Column(heading="recovery", cells=["", *recoveries], rank=ranks[1])
-    sigmas = [_sigma_cells(one, key) for one in report.candidates]
+    sigmas = [_sigma_cells(outcome, key) for outcome in report.candidates]
     yield _Column(heading="sigma", cells=["", *(value for value, _ in sigmas)], rank=ranks[2])
     yield _Column(
         heading=f"[{_confidence(report)}]",
@@ -376,20 +393,20 @@ def _metric_columns(report: SeveralReport, key: Key, number: int) -> Iterator[_C
 
 
 def _joined(columns: Sequence[_Column]) -> list[_Column]:
-    found: list[_Column] = []
-    for one in columns:
-        if not one.joins:
-            found.append(one)
+    joined: list[_Column] = []
+    for column in columns:
+        if not column.joins:
+            joined.append(column)
             continue
-        before = found.pop()
-        found.append(
+        before = joined.pop()
+        joined.append(
             _Column(
-                heading=f"{before.heading} {one.heading}",
-                cells=[f"{a} {b}".strip() for a, b in zip(before.cells, one.cells, strict=True)],
+                heading=f"{before.heading} {column.heading}",
+                cells=[f"{a} {b}".strip() for a, b in zip(before.cells, column.cells, strict=True)],
                 rank=before.rank,
             )
         )
-    return found
+    return joined
 
 
 def _comparison(one: CompareReport | NoVerdict, key: Key) -> Comparison | None:
@@ -398,21 +415,21 @@ def _comparison(one: CompareReport | NoVerdict, key: Key) -> Comparison | None:
 
 
 def _label(report: SeveralReport, key: Key) -> str:
-    found = (_comparison(one, key) for one in report.reports)
-    return full_label(next(one for one in found if one is not None))
+    comparisons = (_comparison(compared, key) for compared in report.reports)
+    return full_label(next(comparison for comparison in comparisons if comparison is not None))
 
 
 def _confidence(report: SeveralReport) -> str:
-    shown = {format_percent(one.gate.confidence) for one in report.reports}
+    shown = {format_percent(compared.gate.confidence) for compared in report.reports}
     return shown.pop() if len(shown) == 1 else "interval"
 
 
 def _sigma_cells(one: CompareReport | NoVerdict, key: Key) -> tuple[str, str]:
-    found = _comparison(one, key)
-    if found is None or isinstance(one, NoVerdict):
+    comparison = _comparison(one, key)
+    if comparison is None or isinstance(one, NoVerdict):
         return NONE, ""
-    interval = shown_interval(found)
-    value, low, high = drift_cells(one, found)
+    interval = shown_interval(comparison)
+    value, low, high = drift_cells(one, comparison)
     mark = MARK.get(metric_state(one, key), "")
     return value, f"[{low}, {high}]{mark}" if interval is not None and low else mark.strip()
 

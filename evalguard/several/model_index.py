@@ -95,23 +95,28 @@ def render_model_index(report: CompareReport) -> str:
             hint="evalguard report RUN says why",
         )
     name = printable(report.candidate.model or report.candidate.name)
-    left_out = [one for one in judged_comparisons(report) if not _is_known(one)]
-    said = [*_HEAD, conditions_line([report])]
-    said += [f"left out: {_title(one, None)}: {printable(one.reason)}" for one in left_out]
+    left_out = [
+        comparison for comparison in judged_comparisons(report) if not _is_known(comparison)
+    ]
+    comments = [*_HEAD, conditions_line([report])]
+    comments += [
+        f"left out: {_title(comparison, None)}: {printable(comparison.reason)}"
+        for comparison in left_out
+    ]
     index = eval_results_to_model_index(name, results)
-    return quoted_yaml({"model-index": index}, comments=said)
+    return quoted_yaml({"model-index": index}, comments=comments)
 
 
 def eval_results(report: CompareReport) -> list[EvalResult]:
     """Return what is published of a candidate: the metrics that the gate judges, and mean KL."""
     from huggingface_hub import EvalResult
 
-    tasks = {one.task: one for one in list_tasks(report)}
-    found = []
+    tasks = {task.task: task for task in list_tasks(report)}
+    results = []
     for comparison in judged_comparisons(report):
         if _is_known(comparison):
             asked = tasks.get(comparison.task)
-            found.append(
+            results.append(
                 EvalResult(
                     task_type=_TASK,
                     task_name=_TASK_NAME,
@@ -122,10 +127,10 @@ def eval_results(report: CompareReport) -> list[EvalResult]:
                     **_dataset(comparison.task, asked),
                 )
             )
-    for one in report.distributions:
-        if one.kl.value is not None and math.isfinite(one.kl.value):
-            found.append(_kl_result(report, one, tasks.get(one.task)))
-    return found
+    for distribution in report.distributions:
+        if distribution.kl.value is not None and math.isfinite(distribution.kl.value):
+            results.append(_kl_result(report, distribution, tasks.get(distribution.task)))
+    return results
 
 
 def _kl_result(
@@ -133,7 +138,7 @@ def _kl_result(
 ) -> EvalResult:
     from huggingface_hub import EvalResult
 
-    told = {
+    arguments = {
         "task": printable(one.task),
         "base": printable(report.base.model or report.base.name),
         "base_revision": printable(report.base.revision) or None,
@@ -146,7 +151,7 @@ def _kl_result(
         metric_type="kl_divergence",
         metric_name=f"mean KL(base || model), nats a token ({printable(one.task)})",
         metric_value=one.kl.value,
-        metric_args={key: value for key, value in told.items() if value is not None},
+        metric_args={key: value for key, value in arguments.items() if value is not None},
         **_dataset(one.task, asked),
     )
 
@@ -181,7 +186,7 @@ def _title(comparison: Comparison, asked: AskedTask | None) -> str:
 
 def _conditions(comparison: Comparison, asked: AskedTask | None) -> Iterator[tuple[str, Any]]:
     """How it was asked, and nothing that was measured."""
-    told: dict[str, Any] = {
+    conditions: dict[str, Any] = {
         "task": printable(comparison.task),
         "filter": printable(comparison.filter) if comparison.filter not in ("", "none") else None,
         "documents": comparison.n_used,
@@ -189,9 +194,9 @@ def _conditions(comparison: Comparison, asked: AskedTask | None) -> Iterator[tup
     }
     if asked is not None:
         versioned = asked.version not in ("", NO_VERSION)
-        told |= {
+        conditions |= {
             "task_version": printable(asked.version) if versioned else None,
             "num_fewshot": asked.num_fewshot,
             "fewshot_seed": asked.fewshot_seed,
         }
-    yield from ((key, value) for key, value in told.items() if value is not None)
+    yield from ((key, value) for key, value in conditions.items() if value is not None)

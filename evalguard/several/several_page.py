@@ -88,7 +88,7 @@ def render_ladder_page(report: SeveralReport) -> str:
         splits=split_texts(report),
         steps=steps_table(report) if report.steps else None,
         base=printable(report.base),
-        candidates=[_texts(report, one) for one in report.candidates],
+        candidates=[_texts(report, outcome) for outcome in report.candidates],
         notes=grouped_findings(report),
         remarks=[printable(note) for note in report.notes],
         version=evalguard.__version__,
@@ -108,11 +108,11 @@ def _texts(report: SeveralReport, one: CompareReport | NoVerdict) -> CandidateTe
 def _plots(report: SeveralReport) -> list[tuple[Markup, str]]:
     """KL by size, and recovery of the metric that drifts most; each with what it shows."""
     recovery, label = draw_recovery_plot(report)
-    found = [
+    plots = [
         (draw_kl_plot(report), "Mean KL"),
         (recovery, f"Recovery of {label}; the dashed line is the base"),
     ]
-    return [(plot, said) for plot, said in found if plot]
+    return [(plot, caption) for plot, caption in plots if plot]
 
 
 _WIDTH = 80
@@ -148,7 +148,13 @@ def render_several(report: SeveralReport, *, width: int, color: bool, verbose: b
     if verbose:
         wholes = [*report.reports, *(step.report for step in report.steps)]
         text = "\n\n\n".join(
-            [text, *(render_one(one, width=width, color=color, verbose=True) for one in wholes)]
+            [
+                text,
+                *(
+                    render_one(compared, width=width, color=color, verbose=True)
+                    for compared in wholes
+                ),
+            ]
         )
     return text
 
@@ -169,18 +175,22 @@ def _folded(report: SeveralReport, width: int) -> list[list[Text]]:
     room = _SCREEN - _height([head, legend, after]) - 4
     table = [*_gravest_rows(report, width, max(room, _LEAST_ROWS)), *legend]
     room = max(_SCREEN - _height([head, table, after]) - 2, 1)  # a blank line, and what is left
-    verdicts, others = _short_verdicts(report), _short_notes(report)
-    lines, more, notes = [one for said in verdicts for one in _whole(*said, width)], 0, len(others)
+    verdicts, short_notes = _short_verdicts(report), _short_notes(report)
+    lines, unsaid, notes = (
+        [line for verdict in verdicts for line in _whole(*verdict, width)],
+        0,
+        len(short_notes),
+    )
     if len(lines) > room:  # a line for each, which says that it goes on
         lines = [Text(_one_line(name, text, width)) for name, text in verdicts[:room]]
-        more = len(verdicts) - len(lines)
-    for said in others:
-        whole = _whole(*said, width)
+        unsaid = len(verdicts) - len(lines)
+    for note in short_notes:
+        whole = _whole(*note, width)
         if len(lines) + len(whole) > room:
             break
         lines += whole
         notes -= 1
-    counts = [f"{more} more {_NOT[more == 1]}"] if more else []
+    counts = [f"{unsaid} more {_NOT[unsaid == 1]}"] if unsaid else []
     counts += [f"{notes} note{'' if notes == 1 else 's'}"] if notes else []
     steps = len(report.steps)
     counts += [f"{steps} step{'' if steps == 1 else 's'}"] if steps else []
@@ -208,36 +218,40 @@ def _gravest_rows(report: SeveralReport, width: int, room: int) -> list[Text]:
     headings, base, *rows = ladder_table(report).lines(width)
     if len(rows) < room:
         return [headings, base, *rows]
-    states = [state_of(one) for one in report.candidates]
-    ranked = sorted(range(len(rows)), key=lambda place: _GRAVEST.index(states[place]))
-    shown, left = sorted(ranked[: room - 2]), ranked[room - 2 :]
-    passed = sum(states[place] == "passed" for place in left)
-    held = len(left) - passed
+    states = [state_of(outcome) for outcome in report.candidates]
+    ranked = sorted(range(len(rows)), key=lambda index: _GRAVEST.index(states[index]))
+    shown, hidden = sorted(ranked[: room - 2]), ranked[room - 2 :]
+    passed = sum(states[index] == "passed" for index in hidden)
+    held = len(hidden) - passed
     counts = [f"{held} more {_NOT[held == 1]}"] if held else []
     counts += [f"{passed}{'' if counts else ' more'} that passed"] if passed else []
-    more = wrap_prose(f"and {', '.join(counts)} (-v)", width)
-    return [headings, base, *(rows[place] for place in shown), *more]
+    summary = wrap_prose(f"and {', '.join(counts)} (-v)", width)
+    return [headings, base, *(rows[index] for index in shown), *summary]
 
 
 def _short_verdicts(report: SeveralReport) -> list[tuple[str, str]]:
     """Each verdict that is no pass: the one that decided, those without a number, and the others by
     how grave they are."""
     shared = bool(shared_gate_rule(report))
-    held = [one for one in report.candidates if state_of(one) != "passed"]
-    held.sort(key=lambda one: _GRAVEST.index(state_of(one)))
+    held = [outcome for outcome in report.candidates if state_of(outcome) != "passed"]
+    held.sort(key=lambda outcome: _GRAVEST.index(state_of(outcome)))
     first, rest = held[:1], held[1:]
-    rest.sort(key=lambda one: not isinstance(one, NoVerdict))
-    texts = [(one, verdict_texts(one, shared_gate=shared)) for one in (*first, *rest)]
-    return [(f"{candidate_name(one)}  ", said[0]) for one, said in texts]
+    rest.sort(key=lambda outcome: not isinstance(outcome, NoVerdict))
+    texts = [(outcome, verdict_texts(outcome, shared_gate=shared)) for outcome in (*first, *rest)]
+    return [(f"{candidate_name(outcome)}  ", sentences[0]) for outcome, sentences in texts]
 
 
 def _short_notes(report: SeveralReport) -> list[tuple[str, str]]:
     """What else there is to say, causes and what the engine does before all."""
-    causes = [(one, cause_line(one)) for one in report.reports if state_of(one) != "passed"]
+    causes = [
+        (compared, cause_line(compared))
+        for compared in report.reports
+        if state_of(compared) != "passed"
+    ]
     of_steps = [cause_line(step.report, step_name(step.names)) for step in report.steps]
     return [
         *(("", text) for text in of_steps if text),
-        *((f"{candidate_name(one)}  ", text) for one, text in causes if text),
+        *((f"{candidate_name(compared)}  ", text) for compared, text in causes if text),
         *(("", text) for text in split_texts(report, most=_MOST_SPLITS)),
         *(("", f"{text}.") for text in dash_reasons(report)),
         *((f"Note ({names}): ", text) for names, text in grouped_findings(report)),
@@ -264,10 +278,10 @@ def several_document(report: SeveralReport) -> dict[str, object]:
         "base": report.base,
         "state": report.state,
         "candidates": [
-            comparison_document(one)
-            if isinstance(one, CompareReport)
-            else {"candidate": one.name, "error": one.reason, "hint": one.hint}
-            for one in report.candidates
+            comparison_document(outcome)
+            if isinstance(outcome, CompareReport)
+            else {"candidate": outcome.name, "error": outcome.reason, "hint": outcome.hint}
+            for outcome in report.candidates
         ],
         "steps": [_step_document(step) for step in report.steps],
         "kl_splits": [_split_document(split) for split in report.kl_splits],
@@ -283,15 +297,15 @@ def _step_document(step: Step) -> dict[str, object]:
         "candidate": candidate,
         "drifts": [
             {
-                "task": one.task,
-                "filter": one.filter,
-                "metric": one.metric,
-                "sigma": one.sigma,
-                "sigma_interval": None if one.interval is None else list(one.interval),
-                "p_value": one.p_value,
-                "n_used": one.n,
+                "task": drift.task,
+                "filter": drift.filter,
+                "metric": drift.metric,
+                "sigma": drift.sigma,
+                "sigma_interval": None if drift.interval is None else list(drift.interval),
+                "p_value": drift.p_value,
+                "n_used": drift.n,
             }
-            for one in step.drifts
+            for drift in step.drifts
         ],
         "comparison": comparison_document(step.report),
     }
@@ -314,8 +328,8 @@ def _split_document(split: KlSplit) -> dict[str, object]:
 
 
 def _head(report: SeveralReport, width: int, *, most: int | None = None) -> list[Text]:
-    said = several_headline(report, most=most)
-    lines = [Text(line, style="bold") for line in wrap_text(said, width)]
+    headline = several_headline(report, most=most)
+    lines = [Text(line, style="bold") for line in wrap_text(headline, width)]
     lines[0].stylize(STATE_STYLE[report.state], 0, len(report.state) + 1)
     return lines
 
@@ -331,29 +345,34 @@ def _ladder(report: SeveralReport, width: int) -> list[Text]:
 def _verdicts(report: SeveralReport, width: int, *, verbose: bool) -> list[Text]:
     """The verdicts that are no pass with their causes, and what every reader must see beside."""
     shared = bool(shared_gate_rule(report))
-    held = [one for one in report.candidates if verbose or state_of(one) != "passed"]
-    held.sort(key=lambda one: _GRAVEST.index(state_of(one)))
+    held = [outcome for outcome in report.candidates if verbose or state_of(outcome) != "passed"]
+    held.sort(key=lambda outcome: _GRAVEST.index(state_of(outcome)))
     most = len(held) if verbose else _MOST_VERDICTS
-    known = [one for one in held if isinstance(one, NoVerdict)]  # nothing else says why
-    shown = [*known, *[one for one in held if one not in known][: max(most - len(known), 0)]]
+    known = [outcome for outcome in held if isinstance(outcome, NoVerdict)]  # nothing else says why
+    shown = [
+        *known,
+        *[outcome for outcome in held if outcome not in known][: max(most - len(known), 0)],
+    ]
     lines: list[Text] = []
-    for one in shown:
-        first, *others = verdict_texts(one, shared_gate=shared)
-        head = f"{candidate_name(one)}  "
+    for outcome in shown:
+        first, *rest = verdict_texts(outcome, shared_gate=shared)
+        head = f"{candidate_name(outcome)}  "
         for line in wrap_keeping_intervals(first, width, first=head, rest="  "):
             lines.append(Text(line))
-        for text in others:
+        for text in rest:
             lines += [Text(line) for line in wrap_text(text, width, first="  ", rest="  ")]
-    more = len(held) - len(shown)
-    if more:
-        lines += wrap_prose(f"and {more} more {_NOT[more == 1]} (-v)", width)
+    hidden = len(held) - len(shown)
+    if hidden:
+        lines += wrap_prose(f"and {hidden} more {_NOT[hidden == 1]} (-v)", width)
     notes = grouped_findings(report)
     few = notes if verbose else notes[:_MOST_NOTES]
     for names, text in few:
         lines += [Text(line) for line in wrap_text(f"Note ({names}): {text}", width, rest="  ")]
     if len(notes) > len(few):
-        left = len(notes) - len(few)
-        lines += wrap_prose(f"and {left} more note{'' if left == 1 else 's'} (-v)", width)
+        notes_left = len(notes) - len(few)
+        lines += wrap_prose(
+            f"and {notes_left} more note{'' if notes_left == 1 else 's'} (-v)", width
+        )
     return lines
 
 
@@ -371,8 +390,8 @@ def _steps(report: SeveralReport, width: int, *, verbose: bool) -> list[Text]:
     if report.steps:
         table = steps_table(report)
         if verbose or len(table.rows) <= _MOST_STEPS:
-            said = f"Steps, in standard errors of {printable(report.base)}:"
-            lines += [Text(line, style="bold") for line in wrap_text(said, width)]
+            heading = f"Steps, in standard errors of {printable(report.base)}:"
+            lines += [Text(line, style="bold") for line in wrap_text(heading, width)]
             lines += table.lines(width)
         else:
             lines += wrap_prose(f"{len(table.rows)} steps, each with its drift: -v", width)
@@ -392,7 +411,9 @@ def _next_lines(
     Args:
         with_card: whether the command for the card may take its lines.
     """
-    gravest = next((one for one in report.reports if one.gate.state == report.state), None)
+    gravest = next(
+        (compared for compared in report.reports if compared.gate.state == report.state), None
+    )
     shown = gravest or next(iter(report.reports), None)
     lines: list[Text] = []
     command, names_card = "", False
@@ -422,7 +443,7 @@ def _next_lines(
 def _card_step(report: SeveralReport) -> tuple[str, str] | None:
     """What publishes a ladder that passed; None where nothing in it is quantised, or a run is not
     kept."""
-    folders = [one.run_folder for one in report.reports]
+    folders = [compared.run_folder for compared in report.reports]
     if not any(map(publish_step, report.reports)) or None in folders:
         return None
     named = " ".join(shlex.quote(printable(str(folder))) for folder in folders)
@@ -441,18 +462,18 @@ def _markdown(report: SeveralReport) -> str:
     """The table, the steps and the verdicts; every candidate's whole page is in its run folder."""
     report = without_quotes(report)
     table = ladder_table(report, joined=True)
-    table = replace(table, headings=[inline(one, 200) for one in table.headings])
+    table = replace(table, headings=[inline(heading, 200) for heading in table.headings])
     parts = [f"### {inline(several_headline(report), 600)}", table.markdown()]
     parts.append(" ".join(f"{inline(text, 600)}." for text in ladder_legend(report)))
     parts += [f"**{inline(text, 600)}**" for text in split_texts(report)]
     if report.steps:
         steps = steps_table(report)
-        steps = replace(steps, headings=[inline(one, 200) for one in steps.headings])
+        steps = replace(steps, headings=[inline(heading, 200) for heading in steps.headings])
         parts += [f"Steps, in standard errors of {inline(printable(report.base), 200)}:"]
         parts += [steps.markdown()]
-    for one in report.candidates:
-        said = ". ".join(verdict_texts(one, shared_gate=bool(shared_gate_rule(report))))
-        parts.append(f"- **{inline(candidate_name(one), 200)}**: {inline(said, 1200)}")
+    for outcome in report.candidates:
+        sentences = ". ".join(verdict_texts(outcome, shared_gate=bool(shared_gate_rule(report))))
+        parts.append(f"- **{inline(candidate_name(outcome), 200)}**: {inline(sentences, 1200)}")
     notes = [
         f"- {inline(names, 300)}: {inline(text, 900)}" for names, text in grouped_findings(report)
     ]
@@ -465,24 +486,26 @@ def _junit(report: SeveralReport) -> str:
     """All candidates' suites in one file, each named after its candidate."""
     report = without_quotes(report)
     root = ElementTree.Element("testsuites", name=printable(f"candidates of {report.base}"))
-    for one in report.candidates:
-        if isinstance(one, NoVerdict):
+    for outcome in report.candidates:
+        if isinstance(outcome, NoVerdict):
             suite = ElementTree.SubElement(
                 root,
                 "testsuite",
-                name=candidate_name(one),
+                name=candidate_name(outcome),
                 tests="1",
                 failures="0",
                 errors="1",
                 skipped="0",
             )
             case = ElementTree.SubElement(
-                suite, "testcase", name="verdict", classname=f"evalguard.{candidate_name(one)}"
+                suite, "testcase", name="verdict", classname=f"evalguard.{candidate_name(outcome)}"
             )
-            ElementTree.SubElement(case, "error", message=printable(one.reason), type="failed")
+            ElementTree.SubElement(case, "error", message=printable(outcome.reason), type="failed")
             continue
-        for suite in ElementTree.fromstring(tools.fetch("render_junit")(build_report_view(one))):
-            suite.set("name", f"{candidate_name(one)}: {suite.get('name')}")
+        for suite in ElementTree.fromstring(
+            tools.fetch("render_junit")(build_report_view(outcome))
+        ):
+            suite.set("name", f"{candidate_name(outcome)}: {suite.get('name')}")
             root.append(suite)
     for count in ("tests", "failures", "errors"):
         root.set(count, str(sum(int(suite.get(count, "0")) for suite in root)))
@@ -494,13 +517,13 @@ def _junit(report: SeveralReport) -> str:
 def _annotations(report: SeveralReport) -> str:
     report = without_quotes(report)
     return "".join(
-        tools.fetch("render_annotations")(build_report_view(one))
-        if isinstance(one, CompareReport)
+        tools.fetch("render_annotations")(build_report_view(outcome))
+        if isinstance(outcome, CompareReport)
         else tools.fetch("annotation_command")(
-            "error", f"{candidate_name(one)}: no verdict", printable(one.reason)
+            "error", f"{candidate_name(outcome)}: no verdict", printable(outcome.reason)
         )
         + "\n"
-        for one in report.candidates
+        for outcome in report.candidates
     )
 
 

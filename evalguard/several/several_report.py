@@ -119,19 +119,21 @@ class SeveralReport:
     @property
     def reports(self) -> tuple[CompareReport, ...]:
         """Of the candidates that have a verdict."""
-        return tuple(one for one in self.candidates if isinstance(one, CompareReport))
+        return tuple(
+            candidate for candidate in self.candidates if isinstance(candidate, CompareReport)
+        )
 
     @property
     def state(self) -> GateState:
         """The gravest state of all candidates."""
-        states = {state_of(one) for one in self.candidates}
+        states = {state_of(candidate) for candidate in self.candidates}
         gravest: tuple[GateState, ...] = ("regressed", "failed", "undecided")
         return next((state for state in gravest if state in states), "passed")
 
     @property
     def exit_code(self) -> int:
         """That of the gravest candidate."""
-        return gravest_exit_code(one.exit_code for one in self.candidates)
+        return gravest_exit_code(report.exit_code for report in self.candidates)
 
     def path(self, candidate: str) -> tuple[tuple[str, str], ...]:
         """Return the steps from the base to a candidate, each by its two names."""
@@ -159,8 +161,8 @@ def step_drifts(of_step: Sequence[Comparison], of_chain: Sequence[Comparison]) -
         of_step: comparisons of the step's two candidates.
         of_chain: comparisons of any of them with the base.
     """
-    scale = {one.key: one.base_stderr for one in of_chain}
-    return [_step_drift(one, scale.get(one.key)) for one in of_step]
+    scale = {comparison.key: comparison.base_stderr for comparison in of_chain}
+    return [_step_drift(comparison, scale.get(comparison.key)) for comparison in of_step]
 
 
 def _step_drift(comparison: Comparison, base_stderr: float | None) -> StepDrift:

@@ -130,25 +130,30 @@ class _SeveralRun:
             sources = {spec: self._sources(spec) for spec in specs}
             _check_names(sources)
             before = _predecessors(sources, chain=chain)
-        found = self._verdicts(specs)
-        steps, notes = self._steps(found, before)
-        report = _build_report(sources[specs[0]][0].name, found, steps, notes)
-        splits = _split_kl(report, found)
+        verdicts = self._verdicts(specs)
+        steps, notes = self._steps(verdicts, before)
+        report = _build_report(sources[specs[0]][0].name, verdicts, steps, notes)
+        splits = _split_kl(report, verdicts)
         searched = _pairs_to_search(report)
         ended: dict[_Pair, CompareResult] = {}
         stopped = False
-        for one in (*(one for _, one in _finished_comparisons(found)), *steps.values()):
-            ended[one.named] = self._finish(one, report, searched, stopped=stopped)
-            stopped = stopped or _was_stopped(ended[one.named])
-        results = {spec: ended[one.named] for spec, one in _finished_comparisons(found)}
+        for comparison in (
+            *(finished for _, finished in _finished_comparisons(verdicts)),
+            *steps.values(),
+        ):
+            ended[comparison.named] = self._finish(comparison, report, searched, stopped=stopped)
+            stopped = stopped or _was_stopped(ended[comparison.named])
+        results = {
+            spec: ended[comparison.named] for spec, comparison in _finished_comparisons(verdicts)
+        }
         report = _build_report(
             report.base,
-            {spec: _reported(found[spec], results.get(spec)) for spec in specs},
-            {pair: ended[one.named] for pair, one in steps.items()},
+            {spec: _reported(verdicts[spec], results.get(spec)) for spec in specs},
+            {pair: ended[step.named] for pair, step in steps.items()},
             notes,
             splits,
         )
-        problems = [text for one in ended.values() for text in one.problems]
+        problems = [text for result in ended.values() for text in result.problems]
         problems += _write_files(report, self.options, self.cwd)
         return SeveralResult(report, tuple(results.values()), tuple(dict.fromkeys(problems)))
 
@@ -163,24 +168,24 @@ class _SeveralRun:
             Interrupted: on Ctrl-C.
         """
         recurring, errors = RecurringBase(), list[EvalguardError]()
-        found: dict[str, FinishedComparison | NoVerdict] = {}
-        for place, spec in enumerate(specs, 1):
-            self._say(f"candidate {place} of {len(specs)}: {spec}")
+        verdicts: dict[str, FinishedComparison | NoVerdict] = {}
+        for number, spec in enumerate(specs, 1):
+            self._say(f"candidate {number} of {len(specs)}: {spec}")
             try:
-                one = compare_sides(
+                comparison = compare_sides(
                     self.base, spec, self.options_of(spec), cwd=self.cwd, recurring=recurring
                 )
-                found[spec] = store_run(one)
+                verdicts[spec] = store_run(comparison)
             except Interrupted as error:
-                error.hint = "; ".join(filter(None, [*_saved_verdicts(found), error.hint]))
+                error.hint = "; ".join(filter(None, [*_saved_verdicts(verdicts), error.hint]))
                 raise
             except EvalguardError as error:
                 _LOG.info("%s has no verdict", spec, exc_info=True)  # shown under --debug
                 errors.append(error)
-                found[spec] = self._no_verdict(spec, error)
+                verdicts[spec] = self._no_verdict(spec, error)
         if len(errors) == len(specs):
             raise errors[0]
-        return found
+        return verdicts
 
     def _no_verdict(self, spec: str, error: EvalguardError) -> NoVerdict:
         return NoVerdict(
@@ -279,8 +284,8 @@ class _SeveralRun:
 
 def _was_stopped(result: CompareResult) -> bool:
     """Whether Ctrl-C ended the bisection of a comparison."""
-    found = result.report.bisect
-    ended = () if found is None else tuple(search.ended for search in found.searches)
+    bisection = result.report.bisect
+    ended = () if bisection is None else tuple(search.ended for search in bisection.searches)
     return "interrupted" in (*ended, result.report.bisect_ended)
 
 
@@ -309,19 +314,19 @@ def _searched_step_note(step: str) -> str:
 def _pairs_to_search(report: SeveralReport) -> frozenset[_Pair]:
     """Of each candidate that regressed, the step in which its worst metric drifts most."""
     drifts = {
-        (report.base, one.candidate.name): {c.key: c.sigma for c in one.comparisons}
-        for one in report.reports
+        (report.base, compared.candidate.name): {c.key: c.sigma for c in compared.comparisons}
+        for compared in report.reports
     }
     drifts |= {step.names: {d.key: d.sigma for d in step.drifts} for step in report.steps}
-    found = set()
-    for one in report.reports:
-        worst, path = decisive_comparison(one), report.path(one.candidate.name)
-        if one.gate.state == "regressed" and worst is not None and len(path) > 1:
+    pairs = set()
+    for compared in report.reports:
+        worst, path = decisive_comparison(compared), report.path(compared.candidate.name)
+        if compared.gate.state == "regressed" and worst is not None and len(path) > 1:
             sizes = {pair: drifts.get(pair, {}).get(worst.key) for pair in path}
             known = {pair: sigma for pair, sigma in sizes.items() if sigma is not None}
             if known:
-                found.add(max(known, key=lambda pair: known[pair]))
-    return frozenset(found)
+                pairs.add(max(known, key=lambda pair: known[pair]))
+    return frozenset(pairs)
 
 
 def _build_report(
@@ -332,15 +337,21 @@ def _build_report(
     splits: tuple[KlSplit, ...] = (),
 ) -> SeveralReport:
     candidates = tuple(
-        one.report if isinstance(one, FinishedComparison) else one for one in found.values()
+        verdict.report if isinstance(verdict, FinishedComparison) else verdict
+        for verdict in found.values()
     )
-    of_chain = [c for one in candidates if isinstance(one, CompareReport) for c in one.comparisons]
+    of_chain = [
+        c
+        for candidate in candidates
+        if isinstance(candidate, CompareReport)
+        for c in candidate.comparisons
+    ]
     return SeveralReport(
         base=base,
         candidates=candidates,
         steps=tuple(
-            Step(report=one.report, drifts=tuple(step_drifts(one.report.comparisons, of_chain)))
-            for one in steps.values()
+            Step(report=step.report, drifts=tuple(step_drifts(step.report.comparisons, of_chain)))
+            for step in steps.values()
         ),
         kl_splits=splits,
         notes=notes,
@@ -350,7 +361,10 @@ def _build_report(
 def _split_kl(
     report: SeveralReport, found: Mapping[str, FinishedComparison | NoVerdict]
 ) -> tuple[KlSplit, ...]:
-    finished = {one.report.candidate.name: one for _, one in _finished_comparisons(found)}
+    finished = {
+        comparison.report.candidate.name: comparison
+        for _, comparison in _finished_comparisons(found)
+    }
     splits = (split_kl(report.path(name), finished) for name in finished)
     return tuple(split for split in splits if split is not None)
 
@@ -367,17 +381,17 @@ def _reported(
 def _finished_comparisons(
     found: Mapping[str, FinishedComparison | NoVerdict],
 ) -> Iterator[tuple[str, FinishedComparison]]:
-    for spec, one in found.items():
-        if isinstance(one, FinishedComparison):
-            yield spec, one
+    for spec, verdict in found.items():
+        if isinstance(verdict, FinishedComparison):
+            yield spec, verdict
 
 
 def _saved_verdicts(found: Mapping[str, FinishedComparison | NoVerdict]) -> list[str]:
     """Where the verdicts are that an interrupt came after."""
     folders = [
-        f"{spec} in {one.report.run_folder}"
-        for spec, one in _finished_comparisons(found)
-        if one.report.run_folder is not None
+        f"{spec} in {comparison.report.run_folder}"
+        for spec, comparison in _finished_comparisons(found)
+        if comparison.report.run_folder is not None
     ]
     return [f"finished: {', '.join(folders)}"] if folders else []
 
@@ -391,7 +405,7 @@ def _predecessors(sources: Mapping[str, tuple[Source, Source]], *, chain: bool) 
     specs = list(sources)
     if chain:
         return dict(zip(specs[1:], specs[:-1], strict=True))
-    return {spec: found for spec in specs if (found := _ancestor(spec, sources)) is not None}
+    return {spec: ancestor for spec in specs if (ancestor := _ancestor(spec, sources)) is not None}
 
 
 def _ancestor(spec: str, sources: Mapping[str, tuple[Source, Source]]) -> str | None:
@@ -416,7 +430,7 @@ def _check_options(specs: Sequence[str], options: CompareOptions) -> None:
     """
     if not specs:
         raise UsageError("no candidate is given", hint="--cand MODEL, once for each")
-    twice = [spec for place, spec in enumerate(specs) if spec in specs[:place]]
+    twice = [spec for index, spec in enumerate(specs) if spec in specs[:index]]
     if twice:
         raise UsageError(f"the candidate {twice[0]} is given twice", hint="leave one out")
     for name in _SINGLE_CANDIDATE_OPTIONS:
@@ -435,10 +449,10 @@ def _check_options(specs: Sequence[str], options: CompareOptions) -> None:
 def _check_names(sources: Mapping[str, tuple[Source, Source]]) -> None:
     names: dict[str, str] = {}
     for spec, (_, candidate) in sources.items():
-        other = names.setdefault(candidate.name, spec)
-        if other != spec:
+        earlier = names.setdefault(candidate.name, spec)
+        if earlier != spec:
             raise UsageError(
-                f"the candidates {other} and {spec} are both called {candidate.name} in reports",
+                f"the candidates {earlier} and {spec} are both called {candidate.name} in reports",
                 hint="give them names in a guard file: models: {NAME: {model_args: "
                 "{pretrained: FOLDER}}}",
             )

@@ -35,7 +35,11 @@ def several_answer(report: SeveralReport, *, most: int | None = None) -> str:
     Args:
         most: more names than these are counted.
     """
-    names = [candidate_name(one) for one in report.candidates if state_of(one) == report.state]
+    names = [
+        candidate_name(candidate)
+        for candidate in report.candidates
+        if state_of(candidate) == report.state
+    ]
     total = len(report.candidates)
     of = f"{', '.join(names)} ({len(names)} of {total} candidates)"
     if most is not None and len(names) > most:
@@ -46,7 +50,7 @@ def several_answer(report: SeveralReport, *, most: int | None = None) -> str:
 
 def shared_gate_rule(report: SeveralReport) -> str:
     """The gate's rule, where it is the same for all; else "", and each line says its own."""
-    rules = {gate_rule_text(one) for one in report.reports}
+    rules = {gate_rule_text(compared) for compared in report.reports}
     return rules.pop() if len(rules) == 1 else ""
 
 
@@ -66,14 +70,14 @@ def verdict_texts(one: CompareReport | NoVerdict, *, shared_gate: bool) -> list[
 
 def grouped_findings(report: SeveralReport) -> list[tuple[str, str]]:
     """What every reader must see, with the candidates that it is said of."""
-    found: dict[str, list[str]] = {}
-    for one in report.reports:
-        for text in finding_lines(one):
-            found.setdefault(text, []).append(candidate_name(one))
+    findings: dict[str, list[str]] = {}
+    for compared in report.reports:
+        for text in finding_lines(compared):
+            findings.setdefault(text, []).append(candidate_name(compared))
     every = len(report.reports)
     return [
         ("all" if len(names) == every > 1 else ", ".join(names), text)
-        for text, names in found.items()
+        for text, names in findings.items()
     ]
 
 
@@ -103,7 +107,7 @@ def split_texts(report: SeveralReport, *, most: int | None = None) -> list[str]:
 def _share_list(shares: Sequence[tuple[str, Figure]], most: int | None) -> str:
     if most is None or len(shares) <= most:
         return ", ".join(f"{_share(share)} at {name}" for name, share in shares)
-    ordered = sorted(shares, key=lambda one: one[1].value or 0.0)
+    ordered = sorted(shares, key=lambda named: named[1].value or 0.0)
     (lowest, least), (highest, largest) = ordered[0], ordered[-1]
     between = len(shares) - 2
     return f"{_share(largest)} at {highest} to {_share(least)} at {lowest} ({between} between)"
@@ -111,21 +115,23 @@ def _share_list(shares: Sequence[tuple[str, Figure]], most: int | None) -> str:
 
 def _share(share: Figure) -> str:
     value, low, high = (
-        None if one is None else 100.0 * one
-        for one in (share.value, *(share.interval or (None, None)))
+        None if fraction is None else 100.0 * fraction
+        for fraction in (share.value, *(share.interval or (None, None)))
     )
     stderr = None if share.stderr is None else 1000.0 * share.stderr  # its first digit
-    said = f"{rounding.round_to_error(value, stderr)}%"
+    text = f"{rounding.round_to_error(value, stderr)}%"
     if low is None or high is None:
-        return said
-    ends = ", ".join(rounding.round_to_error(one, stderr) for one in (low, high))
-    return f"{said} [{ends}]"
+        return text
+    ends = ", ".join(rounding.round_to_error(end, stderr) for end in (low, high))
+    return f"{text} [{ends}]"
 
 
 def steps_table(report: SeveralReport) -> Table:
     """Return what each step adds to the drift of every metric; the last columns leave first."""
     keys = [key for key in ranked_metrics(report) if any(_drift(s, key) for s in report.steps)]
-    labels = {c.key: full_label(c) for one in reversed(report.reports) for c in one.comparisons}
+    labels = {
+        c.key: full_label(c) for compared in reversed(report.reports) for c in compared.comparisons
+    }
     return Table(
         headings=["step", *(labels[key] for key in keys)],
         rows=[
@@ -140,7 +146,7 @@ def steps_table(report: SeveralReport) -> Table:
 def _all_steps(report: SeveralReport) -> list[tuple[str, str]]:
     """Every step on the way to a candidate, once, from the base on."""
     chained = {name for step in report.steps for name in step.names}
-    paths = [report.path(one.candidate.name) for one in report.reports]
+    paths = [report.path(compared.candidate.name) for compared in report.reports]
     return list(dict.fromkeys(pair for path in paths for pair in path if pair[1] in chained))
 
 
@@ -155,12 +161,12 @@ def _step_cell(report: SeveralReport, pair: tuple[str, str], key: Key) -> str:
     if step is not None:
         drift = _drift(step, key)
         return "-" if drift is None else _sigma(drift.sigma, drift.interval, 0.0)
-    first = next(one for one in report.reports if one.candidate.name == pair[1])
-    found = next((one for one in first.comparisons if one.key == key), None)
-    if found is None:
+    first = next(compared for compared in report.reports if compared.candidate.name == pair[1])
+    comparison = next((judged for judged in first.comparisons if judged.key == key), None)
+    if comparison is None:
         return "-"
-    value, low, high = drift_cells(first, found)
-    return f"{value} [{low}, {high}]" if low and found.sigma_interval is not None else value
+    value, low, high = drift_cells(first, comparison)
+    return f"{value} [{low}, {high}]" if low and comparison.sigma_interval is not None else value
 
 
 def _sigma(sigma: float | None, interval: tuple[float, float] | None, margin: float) -> str:
@@ -169,4 +175,4 @@ def _sigma(sigma: float | None, interval: tuple[float, float] | None, margin: fl
 
 
 def _drift(step: Step, key: Key) -> StepDrift | None:
-    return next((one for one in step.drifts if one.key == key), None)
+    return next((drift for drift in step.drifts if drift.key == key), None)

@@ -59,12 +59,14 @@ def pareto_front(models: Sequence[PlottedModel], better: Better) -> list[Plotted
     By the values alone: models whose intervals overlap may change places with other documents.
     """
     sign = 1.0 if better == "lower" else -1.0
-    places = [(one.size or 0, sign * (one.value or 0.0), one) for one in models if one.drawn]
+    places = [
+        (model.size or 0, sign * (model.value or 0.0), model) for model in models if model.drawn
+    ]
     front: list[PlottedModel] = []
     least = math.inf
-    for _, value, one in sorted(places, key=lambda place: place[:2]):
+    for _, value, model in sorted(places, key=lambda ranked: ranked[:2]):
         if value < least:
-            front.append(one)
+            front.append(model)
             least = value
     return front
 
@@ -81,27 +83,30 @@ def draw_size_plot(
         name: of the vertical axis, with its unit.
         base: the value that the base has, drawn as a line; None: none.
     """
-    drawn = [one for one in models if one.drawn]
+    drawn = [model for model in models if model.drawn]
     if not drawn:
         return Markup("")
     unit, factor = next(
-        (unit for unit in _UNITS if max(one.size or 0 for one in drawn) >= unit[1]), _UNITS[-1]
+        (unit for unit in _UNITS if max(model.size or 0 for model in drawn) >= unit[1]), _UNITS[-1]
     )
-    across = AxisScale.over([(one.size or 0) / factor for one in drawn], _LEFT, _WIDTH - _RIGHT)
+    across = AxisScale.over([(model.size or 0) / factor for model in drawn], _LEFT, _WIDTH - _RIGHT)
     up = _Vertical.over(drawn, base)
     front = pareto_front(drawn, better)
-    spots = [(across.at((one.size or 0) / factor), up.at(one.value or 0.0)) for one in drawn]
-    steps = [spots[drawn.index(one)] for one in front]
+    spots = [(across.at((model.size or 0) / factor), up.at(model.value or 0.0)) for model in drawn]
+    steps = [spots[drawn.index(model)] for model in front]
     parts = [
         _draw_axes(across, up, (f"size, {unit}", name)),
         *([] if base is None else [_draw_base(up, base)]),
         *([draw_line(steps, "front")] if len(steps) > 1 else []),
-        *(_draw_model(one, spot, up, one in front) for one, spot in zip(drawn, spots, strict=True)),
+        *(
+            _draw_model(model, spot, up, model in front)
+            for model, spot in zip(drawn, spots, strict=True)
+        ),
         *_draw_names(drawn, spots, front),
     ]
-    best = ", ".join(_short(one) for one in front)
-    said = f"{name} of {len(drawn)} models by size; on the Pareto front: {best}"
-    return draw_picture(_WIDTH, _HEIGHT, said, *parts, kind="size-plot")
+    best = ", ".join(_short(model) for model in front)
+    title = f"{name} of {len(drawn)} models by size; on the Pareto front: {best}"
+    return draw_picture(_WIDTH, _HEIGHT, title, *parts, kind="size-plot")
 
 
 def size_plot_file(plot: Markup) -> str:
@@ -135,8 +140,8 @@ class _Vertical:
 
     @classmethod
     def over(cls, models: Sequence[PlottedModel], base: float | None) -> _Vertical:
-        ends = [end for one in models for end in one.interval or ()]
-        values = [one.value or 0.0 for one in models]
+        ends = [end for model in models for end in model.interval or ()]
+        values = [model.value or 0.0 for model in models]
         known = [value for value in (*values, *ends) if math.isfinite(value)]
         known += [] if base is None else [base]
         least = min((value for value in values if value > 0.0), default=1.0)
@@ -153,29 +158,33 @@ class _Vertical:
     @property
     def ticks(self) -> list[tuple[float, str]]:
         """Places and texts."""
-        found = self.scale.ticks(5)
-        return [(self.scale.at(one), tick_text(float(f"{one * self.unit:.12g}"))) for one in found]
+        ticks = self.scale.ticks(5)
+        return [
+            (self.scale.at(tick), tick_text(float(f"{tick * self.unit:.12g}"))) for tick in ticks
+        ]
 
 
 def _draw_axes(across: AxisScale, up: _Vertical, names: tuple[str, str]) -> Markup:
     left, right, bottom = _LEFT, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     parts = []
-    for place, text in up.ticks:
-        parts.append(make_tag("line", class_="grid", x1=left, x2=right, y1=place, y2=place))
-        parts.append(draw_text(left - 6, place + 4, text, anchor="end"))
+    for position, text in up.ticks:
+        parts.append(make_tag("line", class_="grid", x1=left, x2=right, y1=position, y2=position))
+        parts.append(draw_text(left - 6, position + 4, text, anchor="end"))
     parts.append(make_tag("line", class_="axis", x1=left, x2=right, y1=bottom, y2=bottom))
     for value in across.ticks(6, letter=_LETTER):
-        place = across.at(value)
-        parts.append(make_tag("line", class_="axis", x1=place, x2=place, y1=bottom, y2=bottom + 4))
-        parts.append(draw_text(place, bottom + 18, tick_text(value), anchor="middle"))
+        position = across.at(value)
+        parts.append(
+            make_tag("line", class_="axis", x1=position, x2=position, y1=bottom, y2=bottom + 4)
+        )
+        parts.append(draw_text(position, bottom + 18, tick_text(value), anchor="middle"))
     parts.append(draw_text((left + right) / 2, bottom + 38, names[0], anchor="middle"))
     parts.append(draw_text(4.0, _TOP - 14, names[1]))
     return make_tag("g", *parts)
 
 
 def _draw_base(up: _Vertical, value: float) -> Markup:
-    place = up.at(value)
-    return make_tag("line", class_="base", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=place, y2=place)
+    position = up.at(value)
+    return make_tag("line", class_="base", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=position, y2=position)
 
 
 def _draw_model(
@@ -198,20 +207,20 @@ def _draw_names(
 ) -> list[Markup]:
     """Names beside their models, those of the front first; none where it would cover another."""
     taken: list[_Box] = [(x - _RADIUS, y - _RADIUS, x + _RADIUS, y + _RADIUS) for x, y in spots]
-    order = sorted(range(len(models)), key=lambda place: models[place] not in front)
-    found = []
-    for place in order:
-        one, (x, y) = models[place], spots[place]
-        text = _short(one)
+    order = sorted(range(len(models)), key=lambda index: models[index] not in front)
+    labels = []
+    for index in order:
+        model, (x, y) = models[index], spots[index]
+        text = _short(model)
         for left, middle in _beside(x, y, len(text) * _LETTER):
             box = (left, middle - _LINE / 2, left + len(text) * _LETTER, middle + _LINE / 2)
             inside = box[0] >= _LEFT and box[2] <= _WIDTH and box[1] >= _TOP - 8
             if inside and box[3] <= _HEIGHT - _BOTTOM and not any(_meet(box, b) for b in taken):
                 taken.append(box)
-                kind = "name in-front" if one in front else "name"
-                found.append(draw_text(left, middle + 4, text, kind=kind))
+                kind = "name in-front" if model in front else "name"
+                labels.append(draw_text(left, middle + 4, text, kind=kind))
                 break
-    return found
+    return labels
 
 
 def _beside(x: float, y: float, width: float) -> list[tuple[float, float]]:
@@ -249,11 +258,13 @@ def draw_kl_plot(report: SeveralReport) -> Markup:
 def draw_recovery_plot(report: SeveralReport) -> tuple[Markup, str]:
     """Draw what is kept of the metric that drifts most, by size, and return that metric's name."""
     for key in ranked_metrics(report)[:1]:
-        found = [_comparison(row, key) for row in ladder_rows(report.candidates)]
-        values = [(None, None) if c is None else (c.recovery, c.recovery_interval) for c in found]
+        comparisons = [_comparison(row, key) for row in ladder_rows(report.candidates)]
+        values = [
+            (None, None) if c is None else (c.recovery, c.recovery_interval) for c in comparisons
+        ]
         models = _models(report, values)
         plot = draw_size_plot(models, name="recovery, %", better="higher", base=100.0)
-        return plot, next(full_label(c) for c in found if c is not None)
+        return plot, next(full_label(c) for c in comparisons if c is not None)
     return Markup(""), ""
 
 
@@ -274,4 +285,4 @@ def _models(report: SeveralReport, values: Sequence[_Value]) -> list[PlottedMode
 
 def _comparison(row: LadderRow, key: tuple[str, str, str]) -> Comparison | None:
     comparisons = row.outcome.comparisons if isinstance(row.outcome, CompareReport) else ()
-    return next((one for one in comparisons if one.key == key), None)
+    return next((comparison for comparison in comparisons if comparison.key == key), None)

@@ -42,7 +42,12 @@ def same_answers(paired: PairedScores, *, binary: bool, confidence: float) -> Sa
     ours, theirs = paired.base.answers, paired.candidate.answers
     if not ours or not theirs:
         return None
-    same = np.array([one == other for one, other in zip(ours, theirs, strict=True)])
+    same = np.array(
+        [
+            base_answer == other_answer
+            for base_answer, other_answer in zip(ours, theirs, strict=True)
+        ]
+    )
     labels = paired.clusters or tuple(map(str, paired.base.doc_ids.tolist()))
     sums = cluster_sums(same.astype(np.float64), None, labels)
     share = Share(hits=sums.values, positions=sums.weights)

@@ -140,11 +140,11 @@ def _units(n: int, clusters: Sequence[str]) -> Units:
 def _resampled(
     metrics: tuple[Metric, Metric], units: Units, resamples: int, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    found = np.empty((2, resamples))
+    resampled = np.empty((2, resamples))
     for resample in range(resamples):
         rows = _rows(units, rng.integers(0, len(units), len(units)))
-        found[:, resample] = [metric(rows) for metric in metrics]
-    return found[0], found[1]
+        resampled[:, resample] = [metric(rows) for metric in metrics]
+    return resampled[0], resampled[1]
 
 
 def _rows(units: Units, chosen: Rows) -> Rows:

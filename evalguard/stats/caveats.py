@@ -42,16 +42,16 @@ def documents_of_task(paired: PairedScores) -> int:
 
 def own_provenance(paired: PairedScores) -> list[str]:
     """How a comparison's numbers were made, where that is not what one would take for granted."""
-    table, found = paired.base, []
+    table, sentences = paired.base, []
     total = documents_of_task(paired)
     if table.n < total:
-        found.append(f"only {table.n:,} of the task's {total:,} documents were scored")
+        sentences.append(f"only {table.n:,} of the task's {total:,} documents were scored")
     if table.weights is not None:
-        found.append(
+        sentences.append(
             "lm-eval reports no standard error here; it is computed by the ratio estimator over "
             f"{table.n:,} documents"
         )
-    return found
+    return sentences
 
 
 def own_caveats(

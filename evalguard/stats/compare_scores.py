@@ -68,11 +68,11 @@ def _of_clusters(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
 
 def plain_t(drift: Drift) -> tuple[Companion, ...]:
     """The t test, or that of few clusters, where a more careful one decides."""
-    found = drift.plain
-    if found is None:
+    plain = drift.plain
+    if plain is None:
         return ()
-    interval = (drift.sigma_of(found.low), drift.sigma_of(found.high))
-    return (Companion(method=found.method, p_value=found.p_value, sigma_interval=interval),)
+    interval = (drift.sigma_of(plain.low), drift.sigma_of(plain.high))
+    return (Companion(method=plain.method, p_value=plain.p_value, sigma_interval=interval),)
 
 
 def disagreements(tests: Sequence[Companion], *, real: bool, level: float) -> list[str]:

@@ -92,9 +92,9 @@ def order_dependence(residuals: Array, *, level: float, seed: int = SEED) -> Dep
         return None
     ratios = 1.0 + scores * _spreads(windows, n)
     shown = np.flatnonzero(scores >= _PLAIN_Z)
-    place = int(shown[np.argmax(ratios[shown])])
+    index = int(shown[np.argmax(ratios[shown])])
     return Dependence(
-        n=n, design_effect=float(ratios[place]), p_value=p_value, window=int(windows[place])
+        n=n, design_effect=float(ratios[index]), p_value=p_value, window=int(windows[index])
     )
 
 
@@ -154,10 +154,10 @@ def _window_scores(rows: Array, windows: NDArray[np.int64]) -> Array:
     sums = np.concatenate([np.zeros((rows.shape[0], 1)), np.cumsum(rows, axis=1)], axis=1)
     variance = np.mean(np.square(rows), axis=1)
     ratios = np.empty((rows.shape[0], windows.shape[0]))
-    for place, m in enumerate(windows.tolist()):
+    for index, m in enumerate(windows.tolist()):
         spread = np.mean(np.square(sums[:, m:] - sums[:, :-m]), axis=1)
         # m numbers drawn from n without replacement vary by (n - m) / (n - 1) less
-        ratios[:, place] = spread / (m * variance * (n - m) / (n - 1))
+        ratios[:, index] = spread / (m * variance * (n - m) / (n - 1))
     return (ratios - 1.0) / _spreads(windows, n)
 
 

@@ -254,7 +254,7 @@ def _rescored_drift(paired: PairedScores, confidence: float) -> Drift:
     units = np.asarray(paired.clusters or paired.base.doc_ids)
     moved = [ours != theirs for ours, theirs in zip(base.items, candidate.items, strict=True)]
     differing = len(set(units[moved].tolist()))
-    found = paired_bootstrap(
+    resampled = paired_bootstrap(
         base.metric,
         candidate.metric,
         paired.base.n,
@@ -265,17 +265,17 @@ def _rescored_drift(paired: PairedScores, confidence: float) -> Drift:
         differing=differing,
     )
     estimate = limited_to_swaps(
-        found.estimate,
+        resampled.estimate,
         differing=differing,
         units=len(set(units.tolist())),
     )
     return Drift(
-        base=found.base,
-        candidate=found.candidate,
+        base=resampled.base,
+        candidate=resampled.candidate,
         paired_stderr=estimate.stderr,
         estimate=estimate,
-        unit=found.base.stderr,
-        undefined=found.undefined,
+        unit=resampled.base.stderr,
+        undefined=resampled.undefined,
     )
 
 

@@ -146,17 +146,17 @@ def find_few_documents(
     Args:
         compared: every comparison, with its outcome before the gate's policy, and its documents.
     """
-    found = []
+    dependent = []
     for comparison, of in compared:
         if comparison.key in gate.gated and of is not None and comparison.p_value is not None:
             holm = gate.holm_p_values[gate.gated.index(comparison.key)]
             fails = gate.state_of(comparison.key) == "regressed"
             few = rests_on(comparison, of, fails=fails, fail_on=gate.fail_on, holm_p_value=holm)
             if few is not None:
-                found.append((comparison, few))
-    found.sort(key=lambda one: not one[1].fails)
-    told = [_finding(comparison, few) for comparison, few in found[:_METRICS]]
-    return (*told, *_others([comparison for comparison, _ in found[_METRICS:]]))
+                dependent.append((comparison, few))
+    dependent.sort(key=lambda pair: not pair[1].fails)
+    findings = [_finding(comparison, few) for comparison, few in dependent[:_METRICS]]
+    return (*findings, *_others([comparison for comparison, _ in dependent[_METRICS:]]))
 
 
 def rests_on(
@@ -184,8 +184,8 @@ def rests_on(
     factor = holm_p_value / own if own > 0.0 and holm_p_value is not None else 1.0
     rule = _Rule(fail_on=fail_on, margin=margin, confidence=c.confidence, holm=max(1.0, factor))
     scale = SigmaScale(unit=of.unit, log_sign=of.log_sign)
-    told = rule.fails(c.sigma or 0.0, _low(c), own), units.fails(rule, scale)
-    if told != (fails, fails):  # a waiver, or a method that documents alone do not repeat
+    verdicts = rule.fails(c.sigma or 0.0, _low(c), own), units.fails(rule, scale)
+    if verdicts != (fails, fails):  # a waiver, or a method that documents alone do not repeat
         return None
     return _by_plain_t(c, units, rule, fails=fails) or _turned(units, rule, scale, fails=fails)
 
@@ -271,10 +271,10 @@ class _Units:
     def _estimate(self, confidence: float, rows: NDArray[np.int64] | None) -> Estimate:
         values = self.values if rows is None else self.values[rows]
         shares = self.shares if rows is None else self.shares[rows]
-        found = ratio_moments(values, shares)
+        ratio = ratio_moments(values, shares)
         plain = t_estimate(
-            found.point,
-            found.stderr,
+            ratio.point,
+            ratio.stderr,
             df=values.shape[0] - 1,
             confidence=confidence,
             method="paired-t",
@@ -353,7 +353,9 @@ def _by_plain_t(c: Comparison, units: _Units, rule: _Rule, *, fails: bool) -> Fe
     """Whether the metric would fail by the t test that takes no account of the long tail."""
     if fails or SKEW not in c.method or c.sigma is None:
         return None
-    plain = next((one for one in c.companions if one.method == uncorrected(c.method)), None)
+    plain = next(
+        (companion for companion in c.companions if companion.method == uncorrected(c.method)), None
+    )
     if plain is None or plain.sigma_interval is None:
         return None
     if not rule.fails(c.sigma, plain.sigma_interval[0], plain.p_value):
@@ -387,10 +389,10 @@ def _finding(c: Comparison, few: FewDocuments) -> Finding:
     ids = [f"{task}/{doc_id}" if c.subtasks else doc_id for task, doc_id in few.documents]
     shown = _list(ids)
     documents = f"{few.count:,} of {few.of:,} {few.noun} ({shown})"
-    said = _SENTENCES[few.turn, few.fails](few)
+    clause = _SENTENCES[few.turn, few.fails](few)
     return Finding(
         kind="rests_on_documents",
-        text=f"this verdict rests on {documents}{said}; compare more",
+        text=f"this verdict rests on {documents}{clause}; compare more",
         task=c.task,
         filter=c.filter,
         metric=c.metric,
@@ -411,7 +413,9 @@ def _finding(c: Comparison, few: FewDocuments) -> Finding:
 
 
 def _list(names: Sequence[str | int]) -> str:
-    return ", ".join(str(one) for one in names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    return ", ".join(str(name) for name in names[:_NAMED]) + (
+        ", ..." if len(names) > _NAMED else ""
+    )
 
 
 def _sigma(few: FewDocuments) -> str:

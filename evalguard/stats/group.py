@@ -50,10 +50,10 @@ def how_made(times: Sequence[int], weight_by_size: bool) -> str:
     """Say how subtasks, each counted so many times, were averaged."""
     how = "weighted by their documents" if weight_by_size else "each counting alike"
     repeated = sum(count > 1 for count in times)
-    more = f" ({repeated} of them more than once)" if repeated else ""
+    repeats = f" ({repeated} of them more than once)" if repeated else ""
     noun = "subtask" if len(times) == 1 else "subtasks"
     return (
-        f"aggregate of {len(times)} {noun}, {how}{more}, as lm-eval takes it; standard error of "
+        f"aggregate of {len(times)} {noun}, {how}{repeats}, as lm-eval takes it; standard error of "
         "the drift stratified over subtasks"
     )
 
@@ -73,8 +73,10 @@ def skewed(parts: Contributions | None, drift: Drift) -> tuple[str, ...]:
     if parts is None:
         return ()
     residuals = np.concatenate([part.residuals for part in parts.parts])
-    found = skewed_differences(skewness(residuals, None), residuals.shape[0], "documents", drift)
-    return tuple(found)
+    sentences = skewed_differences(
+        skewness(residuals, None), residuals.shape[0], "documents", drift
+    )
+    return tuple(sentences)
 
 
 # Two aggregates of n numbers that are equal but for rounding are equal.
@@ -122,19 +124,19 @@ def joined_strata(
     whole = Contributions(task="", filter="", metric="", unit=1.0, parts=tuple(parts))
     units = flip_units([whole])
     labels = [units.of_tasks[part.task] for part in parts]
-    found: list[Stratum] = []
+    merged: list[Stratum] = []
     joined = 0
     for label in dict.fromkeys(labels):
         members = [s for s, own in zip(strata, labels, strict=True) if own == label]
         if len(members) == 1:
-            found += members
+            merged += members
             continue
         joined += len(members)
         rows = units.strata == label
         together = Stratum.of_residuals(units.values[rows, 0], units.residuals[rows, 0])
         point = math.fsum(member.point for member in members)
-        found.append(Stratum(point=point, stderr=together.stderr, df=together.df))
-    return found, joined
+        merged.append(Stratum(point=point, stderr=together.stderr, df=together.df))
+    return merged, joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,14 +389,14 @@ def _differing(
 
 
 def _rows(part: TaskContributions, rows: NDArray[np.bool_]) -> TaskContributions:
-    kept = np.flatnonzero(rows).tolist()
+    selected = np.flatnonzero(rows).tolist()
     return replace(
         part,
         doc_ids=part.doc_ids[rows],
         values=part.values[rows],
         shares=part.shares[rows],
-        doc_hashes=[part.doc_hashes[row] for row in kept] if part.doc_hashes else (),
-        clusters=tuple(part.clusters[row] for row in kept) if part.clusters else (),
+        doc_hashes=[part.doc_hashes[row] for row in selected] if part.doc_hashes else (),
+        clusters=tuple(part.clusters[row] for row in selected) if part.clusters else (),
     )
 
 

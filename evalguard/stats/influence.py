@@ -207,12 +207,12 @@ def _half(sizes: NDArray[np.float64]) -> int:
 
 def _without(positions: NDArray[np.int64], of: Contributions) -> float:
     """The drift of the other documents: of each task, their sum over their share of the weights."""
-    kept = np.ones(sum(part.values.shape[0] for part in of.parts), dtype=np.bool_)
-    kept[positions] = False
+    remaining = np.ones(sum(part.values.shape[0] for part in of.parts), dtype=np.bool_)
+    remaining[positions] = False
     totals, start = [], 0
     for part in of.parts:
         stop = start + part.values.shape[0]
-        totals.append(_total(part, kept[start:stop]))
+        totals.append(_total(part, remaining[start:stop]))
         start = stop
     return math.fsum(totals)
 
@@ -253,8 +253,8 @@ class LossSpread:
         if self.tied == self.lost:  # as those of a metric that is 0 or 1 are: nothing stands out
             return head
         names = ", ".join(str(doc_id) for _, doc_id in self.named)
-        found = f"{head}; half of the loss is in the worst {self.half:,}"
-        return f"{found} (documents {names})" if names else found
+        sentence = f"{head}; half of the loss is in the worst {self.half:,}"
+        return f"{sentence} (documents {names})" if names else sentence
 
 
 def spread_of_loss(of: Contributions) -> LossSpread | None:

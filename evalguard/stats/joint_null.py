@@ -116,5 +116,5 @@ def _joined(
     # scipy before 1.12 does not raise on 64-bit indices: it prints, and labels all nodes alike.
     pairs = np.array(links, dtype=np.int32).reshape(-1, 2)
     graph = sparse.coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), (count, count))
-    found, labels = sparse.csgraph.connected_components(graph, directed=False)
-    return np.asarray(labels, dtype=np.int64), int(found)
+    components, labels = sparse.csgraph.connected_components(graph, directed=False)
+    return np.asarray(labels, dtype=np.int64), int(components)

@@ -211,7 +211,7 @@ def explain_undecided(
     sigma = None if detectable is None else drift.sigma_of(detectable)
     unit = _fixed_unit(drift, tolerance)
     least = decidable_ratio(level, metrics) * stderr * math.sqrt(n / max(n_total, n))
-    found = Undecided(
+    undecided = Undecided(
         kind=kind,
         detectable_sigma=None if sigma is None or not math.isfinite(sigma) else sigma,
         detectable_change=None if detectable is None else _metric_change(drift, detectable),
@@ -222,13 +222,13 @@ def explain_undecided(
     decide = partial(documents_to_decide, size / stderr, known=n, alpha=level, metrics=metrics)
     needed = decide(fixed=fixed)
     if needed is not None:
-        return replace(found, needed_n=max(needed, fewest))
+        return replace(undecided, needed_n=max(needed, fewest))
     text = "" if fixed else _margin_text(drift, size, unit)
     if not text:
-        return found
+        return undecided
     needed = decide(fixed=True)
     return replace(
-        found,
+        undecided,
         fixed_margin=text,
         fixed_margin_n=None if needed is None else max(needed, fewest),
     )
@@ -384,22 +384,22 @@ def judge_equal_answers(one: MetricComparison, spread: float = 0.0) -> MetricCom
     Args:
         spread: between the lowest and the highest score of a metric that is a mean; 0 of any other.
     """
-    told, drift, margin = one.comparison, one.drift, one.tolerance
-    if drift is None or margin is None or (told.flips is None and not spread):
-        alike = replace(told, bit_identical=False, reason=explain_equal_scores())
+    compared, drift, margin = one.comparison, one.drift, one.tolerance
+    if drift is None or margin is None or (compared.flips is None and not spread):
+        alike = replace(compared, bit_identical=False, reason=explain_equal_scores())
         return replace(one, comparison=alike)
     if not drift.documents:
-        units = told.n_used if told.clusters is None else told.clusters
+        units = compared.n_used if compared.clusters is None else compared.clusters
         low, high = tango_interval(0, 0, units, confidence=drift.estimate.confidence)
-        scale = 1.0 if told.flips is not None else spread
+        scale = 1.0 if compared.flips is not None else spread
         estimate = replace(
             drift.estimate, low=low * scale, high=high * scale, interval_method="tango-score"
         )
         drift = replace(drift, estimate=estimate)
         one = replace(one, drift=drift)
-    judged = judge_metric(drift, margin, n=told.n_used, n_total=told.n_total)
+    judged = judge_metric(drift, margin, n=compared.n_used, n_total=compared.n_total)
     comparison = replace(
-        told,
+        compared,
         sigma_interval=judged.interval,
         outcome=judged.verdict.outcome,
         bit_identical=False,
@@ -423,24 +423,24 @@ def complete_verdict(
         holm_p_value: None for a metric that is not gated.
         metrics: that the gate judges together.
     """
-    told, drift, tolerance = one.comparison, one.drift, one.tolerance
-    if drift is None or tolerance is None or told.bit_identical:
-        return told
+    compared, drift, tolerance = one.comparison, one.drift, one.tolerance
+    if drift is None or tolerance is None or compared.bit_identical:
+        return compared
     gated = holm_p_value is not None
     adjusted = None
-    if gated and told.significant and told.outcome in ("undecided", "unchanged"):
+    if gated and compared.significant and compared.outcome in ("undecided", "unchanged"):
         adjusted = _adjusted_interval(drift, holm_p_value or 0.0)
-    if told.outcome != "undecided":
-        return replace(told, adjusted_interval=adjusted, undecided=None, needed_n=None)
+    if compared.outcome != "undecided":
+        return replace(compared, adjusted_interval=adjusted, undecided=None, needed_n=None)
     lacks = explain_undecided(
         drift,
-        n=told.n_used,
-        n_total=told.n_total,
+        n=compared.n_used,
+        n_total=compared.n_total,
         tolerance=tolerance,
         metrics=metrics if gated else 1,
-        above=_is_above(told, tolerance),
+        above=_is_above(compared, tolerance),
     )
-    return replace(told, adjusted_interval=adjusted, undecided=lacks, needed_n=lacks.needed_n)
+    return replace(compared, adjusted_interval=adjusted, undecided=lacks, needed_n=lacks.needed_n)
 
 
 def _is_above(told: Comparison, tolerance: MetricMargin) -> bool:

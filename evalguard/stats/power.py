@@ -181,8 +181,8 @@ def documents_to_decide(
         return length <= tolerable * math.sqrt(1.0 - known / documents)
 
     possible = ratio > 0.0 if fixed else window - ratio < tolerable
-    found = smallest(enough, known + 1.0) if possible else None
-    return found if found is not None and found <= _MOST_DECIDING else None
+    fewest = smallest(enough, known + 1.0) if possible else None
+    return fewest if fewest is not None and fewest <= _MOST_DECIDING else None
 
 
 def _tolerable_length(power: float) -> float:
@@ -306,10 +306,10 @@ def _fewest_lost(
     low, high = np.zeros_like(flips), flips + 1
     while np.any(low < high):  # the mid-p falls with the documents lost
         lost = (low + high) // 2
-        more, least = (special.bdtrc(np.maximum(k - 1, 0), flips, 0.5) for k in (lost + 1, lost))
-        more = np.where(lost + 1 > flips, 0.0, more)
+        beyond, least = (special.bdtrc(np.maximum(k - 1, 0), flips, 0.5) for k in (lost + 1, lost))
+        beyond = np.where(lost + 1 > flips, 0.0, beyond)
         least = np.where(lost == 0, 1.0, np.where(lost > flips, 0.0, least))
-        real = (more + least) / 2.0 <= alpha
+        real = (beyond + least) / 2.0 <= alpha
         low, high = np.where(real, low, lost + 1), np.where(real, lost, high)
     fewest: NDArray[np.int64] = np.maximum(low, above)
     return fewest

@@ -104,7 +104,8 @@ def planned_scatter(estimate: Estimate, residuals: NDArray[np.float64] | None) -
         return None
     interval = 2.0 * _SURE_SCATTER - 1.0
     seen, normal = (
-        scatter_factors(n, kurtosis=one, confidence=interval)[1] for one in (shape, NORMAL_KURTOSIS)
+        scatter_factors(n, kurtosis=value, confidence=interval)[1]
+        for value in (shape, NORMAL_KURTOSIS)
     )
     return max(wider, 1.0) * seen / normal
 

@@ -311,17 +311,17 @@ def right_interval(right: int, n: int, population: int, *, alpha: float) -> tupl
     lowest, highest = right, right + population - n
     if alpha <= 0.0 or n >= population:
         return lowest, highest
-    more = np.arange(population - n + 1, dtype=np.float64)
+    unseen_ones = np.arange(population - n + 1, dtype=np.float64)
     rest = population - n
     log_posterior = (
-        _log_choose(float(rest), more)
-        + special.betaln(more + right + 1.0, rest - more + n - right + 1.0)
+        _log_choose(float(rest), unseen_ones)
+        + special.betaln(unseen_ones + right + 1.0, rest - unseen_ones + n - right + 1.0)
         - special.betaln(right + 1.0, n - right + 1.0)
     )
-    kept = np.flatnonzero(-math.log(population + 1.0) - log_posterior < -math.log(alpha))
-    if kept.size == 0:  # cannot be: the posterior's mode is above the uniform prior
+    plausible = np.flatnonzero(-math.log(population + 1.0) - log_posterior < -math.log(alpha))
+    if plausible.size == 0:  # cannot be: the posterior's mode is above the uniform prior
         return lowest, highest
-    return right + int(kept[0]), right + int(kept[-1])
+    return right + int(plausible[0]), right + int(plausible[-1])
 
 
 def _log_choose(n: float, k: Array) -> Array:

@@ -65,7 +65,7 @@ def document_order(doc_ids: Sequence[int], *, task: str, seed: int) -> tuple[int
     """
     digest = hashlib.sha256(task.encode()).digest()
     generator = np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
-    return tuple(doc_ids[place] for place in generator.permutation(len(doc_ids)).tolist())
+    return tuple(doc_ids[index] for index in generator.permutation(len(doc_ids)).tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,11 +122,11 @@ def _count_random(values: Array, limit: float, draws: int, rng: np.random.Genera
     table = (padded.reshape(groups, _BITS) @ _PATTERNS).ravel()
     first = np.arange(groups) << _BITS
     rows = max(1, _LOOKUPS_A_CHUNK // groups)
-    found = 0
+    count = 0
     for start in range(0, draws, rows):
         chosen = rng.integers(0, 1 << _BITS, (min(rows, draws - start), groups), dtype=np.uint8)
-        found += int(np.count_nonzero(table.take(first + chosen, mode="clip").sum(axis=1) <= limit))
-    return found
+        count += int(np.count_nonzero(table.take(first + chosen, mode="clip").sum(axis=1) <= limit))
+    return count
 
 
 # Differences from which on scipy takes the normal distribution, whatever they are.

@@ -237,7 +237,7 @@ def differing_from(
     """Those that differ, with the residuals of every unit, shape (n,)."""
     if residuals.shape[0] < _FEWEST:
         return None
-    own, of_all = (_sum_of_squares_of_n(one) for one in (residuals, everyone))
+    own, of_all = (_sum_of_squares_of_n(sample) for sample in (residuals, everyone))
     if own <= _SCATTER * of_all or not math.isfinite(own):
         return None
     return Differing(
@@ -308,11 +308,11 @@ class _Tail:
 
     def tests(self, estimate: Estimate, factor: float, z: float) -> list[Estimate]:
         """Hall's t as the sample is, and with more, at the level of z."""
-        found = [_hall(*self._with_more(estimate, factor, 0.0))]
-        more = min(_MOST, self.rate * max(1.0, z / _COCHRANS_Z) ** 4)
-        if more:
-            found.append(_hall(*self._with_more(estimate, factor, more)))
-        return found
+        estimates = [_hall(*self._with_more(estimate, factor, 0.0))]
+        extra = min(_MOST, self.rate * max(1.0, z / _COCHRANS_Z) ** 4)
+        if extra:
+            estimates.append(_hall(*self._with_more(estimate, factor, extra)))
+        return estimates
 
     def p_value(self, estimate: Estimate, factor: float) -> float:
         """The smallest level at which all tests of that level see a drift to the worse."""
@@ -377,25 +377,25 @@ def _find_tails(differing: Differing | None, flips: bool) -> tuple[_Tail | None,
         return None, None
     towards = 1.0 if skew < 0.0 else -1.0
     e, sizes = towards * e, towards * (differing.values if flips else differing.residuals)
-    other = float(np.max(sizes))
-    if flips and -float(np.min(sizes)) <= other * _LONGER:
+    opposite = float(np.max(sizes))
+    if flips and -float(np.min(sizes)) <= opposite * _LONGER:
         return None, None
     furthest = np.flatnonzero(e == np.min(e))
-    one = int(furthest[np.argmin(w[furthest])])
+    position = int(furthest[np.argmin(w[furthest])])
     tail = _Tail(
         count=m,
         share=differing.share,
         spread=differing.spread,
         powers={(a, b): exact_sum(e**a * w**b) for a, b in _POWERS},
-        extreme=float(e[one]),
-        weight=float(w[one]),
+        extreme=float(e[position]),
+        weight=float(w[position]),
         unit=largest / total,
         rate=0.0,
     )
-    longest = -float(np.min(np.delete(sizes, one)))
-    if longest > other:
+    longest = -float(np.min(np.delete(sizes, position)))
+    if longest > opposite:
         without = min(0.0, tail.without_furthest())
-        tail = replace(tail, rate=_RATE * without * without * (1.0 - other / longest))
+        tail = replace(tail, rate=_RATE * without * without * (1.0 - opposite / longest))
     return (tail, None) if skew < 0.0 else (None, tail)
 
 

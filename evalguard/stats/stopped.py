@@ -105,12 +105,12 @@ def complete(comparison: Comparison, rule: StoppingRule, *, looks: tuple[int, ..
 
 
 def _provenance(paired: PairedScores) -> tuple[str, ...]:
-    found = [*paired.base.provenance, *paired.candidate.provenance]
+    sentences = [*paired.base.provenance, *paired.candidate.provenance]
     if paired.base.weights is not None:
-        found.append(
+        sentences.append(
             "lm-eval reports no standard error here; it is computed by the ratio estimator"
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(sentences))
 
 
 def _caveats(

@@ -75,7 +75,7 @@ def uninformative_answers(
         return _of_documents("not_found", unfound, texts, table)
     answers = [answer.strip() for answer in table.answers or texts]
     answer, most = Counter(answers).most_common(1)[0]
-    given = np.array([one == answer for one in answers], dtype=np.bool_)
+    given = np.array([text == answer for text in answers], dtype=np.bool_)
     few = len(answers) < _FEW_DOCUMENTS or most < _ONE_ANSWER * len(answers)
     if few or (right is not None and right[given].mean() >= _MOSTLY_RIGHT):
         return None
@@ -143,8 +143,8 @@ def describe_uninformative(found: Uninformative, filter_name: str) -> str:
 
 def explain_silence(found: Uninformative, table: ScoreTable) -> str:
     """Say what is wrong with a candidate's answers alone, and what to do."""
-    said = describe_uninformative(found, table.filter)
-    return f"of the candidate, {said}{_documents(found.quotes)}; {_advice(found, table)}"
+    summary = describe_uninformative(found, table.filter)
+    return f"of the candidate, {summary}{_documents(found.quotes)}; {_advice(found, table)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,26 +165,30 @@ def nothing_known(base: ScoreTable, candidate: ScoreTable) -> NothingKnown | Non
     ours, theirs = base.uninformative, candidate.uninformative
     if ours is not None and theirs is not None:
         same = ours.kind == theirs.kind and ours.share == theirs.share
-        said = describe_uninformative(ours, base.filter)
-        other = describe_uninformative(theirs, base.filter)
-        found = f"of both models, {said}" if same else f"of the base, {said}; of the other, {other}"
+        summary = describe_uninformative(ours, base.filter)
+        other_summary = describe_uninformative(theirs, base.filter)
+        reason = (
+            f"of both models, {summary}"
+            if same
+            else f"of the base, {summary}; of the other, {other_summary}"
+        )
         quotes = quote_side(theirs, "candidate") or quote_side(ours, "base")
         return NothingKnown(
-            reason=f"{found}: there is nothing to compare{_documents(quotes)}; "
+            reason=f"{reason}: there is nothing to compare{_documents(quotes)}; "
             f"{_advice(theirs, base)}",
             quotes=quotes,
         )
     if ours is not None:
-        said = describe_uninformative(ours, base.filter)
+        summary = describe_uninformative(ours, base.filter)
         return NothingKnown(
-            reason=f"of the base, {said}: there is nothing that a candidate could lose"
+            reason=f"of the base, {summary}: there is nothing that a candidate could lose"
             f"{_documents(ours.quotes)}; {_advice(ours, base)}",
             quotes=quote_side(ours, "base"),
         )
     if theirs is not None:
-        said = describe_uninformative(theirs, base.filter)
+        summary = describe_uninformative(theirs, base.filter)
         return NothingKnown(
-            reason=f"of the candidate, {said}: its score says nothing about it, and no loss is "
+            reason=f"of the candidate, {summary}: its score says nothing about it, and no loss is "
             f"shown{_documents(theirs.quotes)}; {_advice(theirs, base)}",
             regression_stands=True,
             quotes=quote_side(theirs, "candidate"),
@@ -201,12 +205,12 @@ def _advice(found: Uninformative, table: ScoreTable) -> str:
 
 def quote_side(found: Uninformative, side: QuotedSide) -> tuple[Quote, ...]:
     """Up to three of the answers, as a side's."""
-    return tuple(replace(one, side=side) for one in found.quotes)
+    return tuple(replace(quote, side=side) for quote in found.quotes)
 
 
 def _documents(quotes: Sequence[Quote]) -> str:
     """Name the documents that are quoted."""
-    ids = [str(one.doc_id) for one in quotes if one.doc_id is not None]
+    ids = [str(quote.doc_id) for quote in quotes if quote.doc_id is not None]
     return f" (documents {', '.join(ids)})" if len(ids) > 1 else ""
 
 

@@ -214,8 +214,8 @@ class _Said:
         if not isinstance(error, OSError):
             return False
         journal = self._journal
-        told = disk_error(self._doing, journal.path, error, hint=_HINT)
-        journal.problems.append(f"answers are not kept: {told} ({told.hint})")
+        failure = disk_error(self._doing, journal.path, error, hint=_HINT)
+        journal.problems.append(f"answers are not kept: {failure} ({failure.hint})")
         journal.close()
         return True
 

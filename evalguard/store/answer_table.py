@@ -85,12 +85,12 @@ def block_to_bytes(key: str, block: str, responses: Sequence[Response]) -> memor
 
     facts = {"format": SCORES_FORMAT, "key": key, "block": block, "seal": UNSEALED}
     # Files of models without them stay, to the byte, as they were.
-    told = {
+    present = {
         field
         for field in dict.fromkeys(OPTIONAL_COLUMNS.values())
-        if any(getattr(one, field) not in (None, "") for one in responses)
+        if any(getattr(response, field) not in (None, "") for response in responses)
     }
-    absent = [name for name, field in OPTIONAL_COLUMNS.items() if field not in told]
+    absent = [name for name, field in OPTIONAL_COLUMNS.items() if field not in present]
     table = answers_to_table(responses).drop_columns(absent).replace_schema_metadata(facts)
     sink = pa.BufferOutputStream()
     # Dictionary pages may merge NaNs of different bits, so no column gets one.
@@ -203,7 +203,8 @@ def answers_from_table(table: pa.Table) -> list[Response]:
     ]
     columns["top_logprobs"] = [_read_shown(shown) for shown in columns["top_logprobs"]]
     columns["message"] = [
-        "" if one is None else one.decode("utf-8", _SURROGATES) for one in columns["message"]
+        "" if message is None else message.decode("utf-8", _SURROGATES)
+        for message in columns["message"]
     ]
     columns["generated"] = _read_generated(columns)
     return [
@@ -225,14 +226,19 @@ def _read_generated(columns: dict[str, list[Any]]) -> list[GeneratedTokens | Non
 
 
 def _shown_bytes(shown: TopLogprobs | None) -> bytes | None:
-    return None if shown is None else json.dumps([dict(one) for one in shown]).encode()
+    return (
+        None
+        if shown is None
+        else json.dumps([dict(alternatives) for alternatives in shown]).encode()
+    )
 
 
 def _read_shown(data: bytes | None) -> TopLogprobs | None:
     if data is None:
         return None
     return tuple(
-        {str(label): float(value) for label, value in one.items()} for one in json.loads(data)
+        {str(label): float(value) for label, value in alternatives.items()}
+        for alternatives in json.loads(data)
     )
 
 
@@ -274,11 +280,11 @@ def records_from_bytes(
         DamagedBlockError: it is of another format, or says other ``facts``.
     """
     table = read_table(data)
-    said = read_table_facts(table)
+    stored_facts = read_table_facts(table)
     for name, value in facts.items():
-        if said.get(name) != value:
-            raise DamagedBlockError(f"it says {name} {said.get(name)!r}, not {value!r}")
-    return records_from_table(kind, table), said
+        if stored_facts.get(name) != value:
+            raise DamagedBlockError(f"it says {name} {stored_facts.get(name)!r}, not {value!r}")
+    return records_from_table(kind, table), stored_facts
 
 
 def records_to_table(records: Sequence[R | None], facts: Facts) -> pa.Table:
@@ -370,11 +376,11 @@ def list_column(values: Sequence[np.ndarray | None], kind: str = "float64") -> p
 
 def read_list_column(column: pa.ChunkedArray, width: int) -> list[np.ndarray | None]:
     """Read arrays back: of shape (T,) for a width of 0, else (T, width)."""
-    found: list[np.ndarray | None] = []
+    arrays: list[np.ndarray | None] = []
     for chunk in column.chunks:
         flat = chunk.values.to_numpy(zero_copy_only=False)
         offsets, valid = chunk.offsets.to_numpy(), chunk.is_valid().to_numpy(zero_copy_only=False)
         for row, there in enumerate(valid):
             part = flat[offsets[row] : offsets[row + 1]]
-            found.append((part.reshape(-1, width) if width else part) if there else None)
-    return found
+            arrays.append((part.reshape(-1, width) if width else part) if there else None)
+    return arrays

@@ -215,8 +215,8 @@ def safe_name(name: str) -> str:
     cannot come out. At most 60 bytes of UTF-8, cut in the middle. "unnamed" if nothing is left.
     """
     text = unicodedata.normalize("NFC", name)
-    kept = "".join(c if c.isalnum() or c in _ALLOWED else " " for c in text)
-    plain = "-".join(kept.split()).strip(".-")
+    spaced = "".join(c if c.isalnum() or c in _ALLOWED else " " for c in text)
+    plain = "-".join(spaced.split()).strip(".-")
     return _shortened(plain) or "unnamed"
 
 

@@ -67,10 +67,10 @@ class BlockCache(Generic[Content]):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.problems: list[str] = [
-            f"kept {self.what} in {place} are believed, and every user of this machine can write "
+            f"kept {self.what} in {path} are believed, and every user of this machine can write "
             "there"
-            for place in (folder, folder.parent)
-            if anybody_can_write(place)
+            for path in (folder, folder.parent)
+            if anybody_can_write(path)
         ]
         self._held: set[Path] = set()
 
@@ -104,15 +104,15 @@ class BlockCache(Generic[Content]):
             self._say(f"kept {self.what} in {path.parent} are not used: {_LINK}")
             return None
         try:
-            found = self._found(path, key, block)
+            content = self._found(path, key, block)
         except FileNotFoundError:
             return None
         except OSError as error:
             self._say(f"kept {self.what} {path} cannot be read: {error.strerror or error}")
             return None
-        if found is not None and mark:
+        if content is not None and mark:
             _mark_used(path)
-        return found
+        return content
 
     def holds(self, key: str, block: str) -> bool:
         """Whether there is a file of a block; only reading it tells whether it is whole."""
@@ -219,8 +219,8 @@ class BlockCache(Generic[Content]):
             try:
                 return self._read(path, key, block)
             except DamagedBlockError as error:
-                place = set_aside(path)
-                self._say(f"kept {self.what} {path} are not used: {error}; {place}; scored again")
+                outcome = set_aside(path)
+                self._say(f"kept {self.what} {path} are not used: {error}; {outcome}; scored again")
         return None
 
     def _say(self, problem: str) -> None:
@@ -273,10 +273,10 @@ class DivergenceCache(BlockCache[ComparedAnswer]):
 
     def from_bytes(self, data: bytes, key: str, block: str) -> ComparedAnswer:
         """Read a file back."""
-        found, said = records_from_bytes(
+        divergences, facts = records_from_bytes(
             Divergence, data, {"format": DIVERGENCES, "key": key, "block": block}
         )
-        return ComparedAnswer(divergences=tuple(found), reason=json.loads(said["reason"]))
+        return ComparedAnswer(divergences=tuple(divergences), reason=json.loads(facts["reason"]))
 
 
 class ReferenceCache(BlockCache[Sequence[Reference | None]]):

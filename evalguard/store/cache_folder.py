@@ -216,8 +216,8 @@ def _files(kind: str, folder: Path, names: re.Pattern[str]) -> Iterator[CacheIte
 def _item(
     kind: str, folder: Path, entry: os.DirEntry[str], state: ItemState, locks: tuple[Path, ...]
 ) -> CacheItem:
-    found = entry.stat(follow_symlinks=False)
-    size = found.st_size
+    status = entry.stat(follow_symlinks=False)
+    size = status.st_size
     if entry.is_dir(follow_symlinks=False):
         size = sum(file.lstat().st_size for file in Path(entry).rglob("*"))
     return CacheItem(
@@ -225,7 +225,7 @@ def _item(
         folder=folder,
         path=Path(entry),
         size=size,
-        used=found.st_mtime,
+        used=status.st_mtime,
         state=state,
         locks=locks,
     )
@@ -236,8 +236,8 @@ def list_entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         if folder.is_symlink():
             return []
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
     except OSError:
         return []
 
@@ -262,17 +262,17 @@ def read_description(folder: Path) -> FolderDescription:
     try:
         if path.is_symlink() or path.stat().st_size > _LARGEST_DESCRIPTION:
             return FolderDescription()
-        said = json.loads(path.read_text(encoding="utf-8"))
+        description = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return FolderDescription()
-    if not isinstance(said, dict) or said.get("format") != _DESCRIPTION_FORMAT:
+    if not isinstance(description, dict) or description.get("format") != _DESCRIPTION_FORMAT:
         return FolderDescription()
-    tasks, model = said.get("tasks"), said.get("model")
+    tasks, model = description.get("tasks"), description.get("model")
     return FolderDescription(
-        name=_text(said.get("name")),
+        name=_text(description.get("name")),
         tasks=tuple(_text(task) for task in tasks) if isinstance(tasks, list) else (),
         model=model if isinstance(model, dict) else {},
-        created=_text(said.get("created")),
+        created=_text(description.get("created")),
     )
 
 
@@ -322,7 +322,7 @@ def _group(item: CacheItem, cache_dir: Path) -> Path:
 
 
 def _entry(kind: str, folder: Path, items: Sequence[CacheItem]) -> KeptFolder:
-    kept = [item for item in items if item.state == "kept"]
+    finished = [item for item in items if item.state == "kept"]
     about = read_description(folder)
     return KeptFolder(
         kind=kind,
@@ -332,9 +332,9 @@ def _entry(kind: str, folder: Path, items: Sequence[CacheItem]) -> KeptFolder:
         tasks=about.tasks,
         model=about.model,
         created=about.created,
-        files=len(kept),
+        files=len(finished),
         size=sum(item.size for item in items),
-        last_used=max((item.used for item in kept), default=0.0),
+        last_used=max((item.used for item in finished), default=0.0),
         damaged=sum(item.state == "damaged" for item in items),
         leftovers=sum(item.state == "leftover" for item in items),
     )
@@ -363,10 +363,10 @@ def remove_leftovers(cache_dir: Path) -> None:
         for folder in (
             inner for outer in list_folders(cache_dir / kind) for inner in list_folders(outer)
         ):
-            found = list_entries(folder)
-            hidden = (Path(entry) for entry in found if entry.name.startswith("."))
+            entries = list_entries(folder)
+            hidden = (Path(entry) for entry in entries if entry.name.startswith("."))
             _remove(hidden, (HALF_FILE,), older=_ABANDONED_AFTER)
-            for lock in (Path(entry) for entry in found if entry.name.endswith(".lock")):
+            for lock in (Path(entry) for entry in entries if entry.name.endswith(".lock")):
                 _remove_dead_lock(lock)
     _remove(map(Path, list_entries(cache_dir / "logs")), (LOG_FILE,), older=_OLD_LOG)
 
@@ -425,12 +425,12 @@ def anybody_can_write(folder: Path) -> bool:
     if os.name != "posix":
         return False
     try:
-        found, above = folder.stat(), folder.parent.stat()
+        status, above = folder.stat(), folder.parent.stat()
     except OSError:
         return False
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         return True
-    return bool(above.st_mode & stat.S_IWOTH) and found.st_uid not in (0, os.geteuid())
+    return bool(above.st_mode & stat.S_IWOTH) and status.st_uid not in (0, os.geteuid())
 
 
 def default_cache_dir(
@@ -516,7 +516,7 @@ def choose_items(
     items: Sequence[CacheItem], rules: PruneRules, *, now: float
 ) -> list[tuple[CacheItem, str]]:
     """Return what is to go and why, the least recently used first."""
-    found = {item.path: (item, "left over") for item in items if item.state == "leftover"}
+    chosen = {item.path: (item, "left over") for item in items if item.state == "leftover"}
     within = list(items)
     if rules.of_runs:
         blocks = {item.folder for item in within if item.kind in BLOCK_KINDS}
@@ -525,14 +525,16 @@ def choose_items(
     older_than = math.inf if rules.older_than is None else rules.older_than
     for item in within:
         if rules.everything and (rules.measured or item.kind not in _NEVER_AGED):
-            found[item.path] = (item, "asked for")
+            chosen[item.path] = (item, "asked for")
         elif item.kind not in _NEVER_AGED and item.used < now - older_than:
-            found[item.path] = (item, "old")
+            chosen[item.path] = (item, "old")
     if rules.max_size is not None:
-        left = [item for item in items if item.path not in found]
-        for item in _items_beyond_size(left, rules.max_size, {item.path for item in within}, rules):
-            found[item.path] = (item, "beyond the size")
-    return sorted(found.values(), key=lambda of: of[0].used)
+        remaining = [item for item in items if item.path not in chosen]
+        for item in _items_beyond_size(
+            remaining, rules.max_size, {item.path for item in within}, rules
+        ):
+            chosen[item.path] = (item, "beyond the size")
+    return sorted(chosen.values(), key=lambda of: of[0].used)
 
 
 def _items_beyond_size(

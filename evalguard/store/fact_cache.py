@@ -55,9 +55,9 @@ class FactCache:
     def put(self, kind: str, digest: str, facts: Mapping[str, Any]) -> None:
         """Remember facts, in place of any that are there; plain JSON data, of any numbers."""
         path = self._path(kind, digest)
-        said = {"format": FACTS_FORMAT, "kind": kind, "digest": digest, "facts": dict(facts)}
+        record = {"format": FACTS_FORMAT, "kind": kind, "digest": digest, "facts": dict(facts)}
         # Settings may be infinite (a time step without a limit), and only this class reads it.
-        text = json.dumps({**said, "sha256": _checksum(said)})
+        text = json.dumps({**record, "sha256": _checksum(record)})
         try:
             make_folder(path.parent)
             write_atomically(path, text.encode())
@@ -79,13 +79,13 @@ def open_facts(cache_dir: Path) -> FactCache:
 def _read_facts(data: bytes, kind: str, digest: str) -> dict[str, Any] | None:
     """The facts of a file; None where it is not whole, or of another place."""
     try:
-        said = json.loads(data)
-        checksum = said.pop("sha256")
-        place = (said["format"], said["kind"], said["digest"])
-        facts = said["facts"]
+        record = json.loads(data)
+        checksum = record.pop("sha256")
+        address = (record["format"], record["kind"], record["digest"])
+        facts = record["facts"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    whole = place == (FACTS_FORMAT, kind, digest) and checksum == _checksum(said)
+    whole = address == (FACTS_FORMAT, kind, digest) and checksum == _checksum(record)
     return facts if whole and isinstance(facts, dict) else None
 
 
@@ -104,9 +104,9 @@ class FileDigests:
 
     def get(self, path: str, state: Sequence[int]) -> str | None:
         """Return the digest of a file that is still in this state, or None."""
-        found = self._facts.get(_DIGESTS_KIND, _path_digest(path)) or {}
-        same = found.get("path") == path and found.get("state") == list(state)
-        digest = found.get("sha256")
+        entry = self._facts.get(_DIGESTS_KIND, _path_digest(path)) or {}
+        same = entry.get("path") == path and entry.get("state") == list(state)
+        digest = entry.get("sha256")
         return digest if same and isinstance(digest, str) else None
 
     def put(self, path: str, state: Sequence[int], digest: str) -> None:
@@ -138,8 +138,8 @@ class BudgetStore:
 
     def get(self, facts: Mapping[str, Value]) -> int | None:
         """Return the budget, in tokens, that was measured under these facts."""
-        found = _read_budget(self._file(facts))
-        return found[1] if found is not None and found[0] == dict(facts) else None
+        measured = _read_budget(self._file(facts))
+        return measured[1] if measured is not None and measured[0] == dict(facts) else None
 
     def find_or_measure(self, facts: Mapping[str, Value], measure: Callable[[], int]) -> int:
         """Return the budget that is remembered; else measure and remember it.
@@ -193,9 +193,9 @@ class BudgetStore:
 def _read_budget(path: Path) -> tuple[dict[str, Value], int] | None:
     """What a budget was measured of, and the budget; None where that is not what is there."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        facts, budget = found["of"], found["token_budget"]
-        known = found["format"] == BUDGET_FORMAT and isinstance(facts, dict)
+        content = json.loads(path.read_text(encoding="utf-8"))
+        facts, budget = content["of"], content["token_budget"]
+        known = content["format"] == BUDGET_FORMAT and isinstance(facts, dict)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     valid = isinstance(budget, int) and not isinstance(budget, bool) and budget > 0

@@ -77,11 +77,11 @@ def read_document(
         raise UsageError(f"{file} is not JSON: nested too deeply", hint=hint) from error
     except ValueError as error:
         raise UsageError(f"{file} is not JSON: {error}", hint=hint) from error
-    found = content.get("schema") if isinstance(content, dict) else None
-    if found not in schemas:
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema not in schemas:
         named = " or ".join(schemas)
-        text = f"{file} is not an {named} document (schema: {found!r})"
-        if is_later(found, schemas):
+        text = f"{file} is not an {named} document (schema: {schema!r})"
+        if is_later(schema, schemas):
             raise LaterVersionError(text, hint=LATER_HINT)
         raise UsageError(text, hint=hint)
     _check_unchanged(file, content)
@@ -91,7 +91,9 @@ def read_document(
 def is_later(found: object, schemas: tuple[str, ...]) -> bool:
     """Whether it is one of these contracts, with a higher number."""
     name, _, number = str(found).rpartition("/")
-    known = [int(one.rpartition("/")[2]) for one in schemas if one.rpartition("/")[0] == name]
+    known = [
+        int(schema.rpartition("/")[2]) for schema in schemas if schema.rpartition("/")[0] == name
+    ]
     return bool(known) and number.isdecimal() and int(number) > max(known)
 
 
@@ -113,12 +115,12 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose keys are there once each: of two, nobody knows which one counts."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in found if keys.count(key) > 1)
+        twice = next(key for key in members if keys.count(key) > 1)
         raise ValueError(f"the key {twice[:40]!r} is there twice in one object")
-    return found
+    return members
 
 
 _CHUNK = 2**20
@@ -139,19 +141,19 @@ def check_run_file(folder: Path, file: Path, digests: Mapping[str, str] | None) 
     """
     if digests is None:
         return
-    told = digests.get(file.relative_to(folder).as_posix())
-    if told is None:
+    expected = digests.get(file.relative_to(folder).as_posix())
+    if expected is None:
         raise StoreError(
             f"{file} is not of this run: its result.json names no such file", hint=_DIGEST_HINT
         )
     try:
-        found = digest_file(file)
+        actual = digest_file(file)
     except OSError as error:
         raise StoreError(f"{file} cannot be read: {error.strerror}", hint=_DIGEST_HINT) from error
-    if found != told:
+    if actual != expected:
         raise StoreError(
-            f"{file} is not as evalguard wrote it: its SHA-256 is '{found[:16]}'..., and "
-            f"result.json says '{told[:16]}'...",
+            f"{file} is not as evalguard wrote it: its SHA-256 is '{actual[:16]}'..., and "
+            f"result.json says '{expected[:16]}'...",
             hint=_DIGEST_HINT,
         )
 

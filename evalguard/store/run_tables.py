@@ -131,10 +131,10 @@ def read_sample_facts(file: Path) -> dict[str, Any]:
     """
     with _open_table(file) as opened:
         metadata: Mapping[bytes, bytes] = opened.schema_arrow.metadata or {}
-        found = json.loads(metadata.get(b"facts", b"{}"))
-        if not isinstance(found, dict):
+        facts = json.loads(metadata.get(b"facts", b"{}"))
+        if not isinstance(facts, dict):
             raise DamagedBlockError("its facts are none")
-        return found
+        return facts
 
 
 def read_tokens(file: Path) -> dict[str, NDArray[Any]]:
@@ -156,12 +156,12 @@ def _column_values(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
 
 
 def _by_task(files: list[Path]) -> dict[str, Path]:
-    found = {}
+    by_task = {}
     for path in files:
         with _open_table(path) as file:
             metadata: Mapping[bytes, bytes] = file.schema_arrow.metadata or {}
-        found[metadata.get(b"task", path.stem.encode()).decode("utf-8", "replace")] = path
-    return found
+        by_task[metadata.get(b"task", path.stem.encode()).decode("utf-8", "replace")] = path
+    return by_task
 
 
 def _read_columns(path: Path, names: Collection[str] | None = None) -> pa.Table:

@@ -78,10 +78,10 @@ def is_sealed(file: BinaryIO) -> bool:
 def read_open_seal(file: BinaryIO) -> str | None:
     """Return the digest of a file open for reading, as ``read_seal`` does."""
     try:
-        at, said = _find_seal(file)
+        at, recorded = _find_seal(file)
     except ValueError:
         return None
-    return said.decode() if said == _digest(file, at) else None
+    return recorded.decode() if recorded == _digest(file, at) else None
 
 
 def _find_seal(file: BinaryIO) -> tuple[int, bytes]:
@@ -90,20 +90,20 @@ def _find_seal(file: BinaryIO) -> tuple[int, bytes]:
     file.seek(start)
     end = file.read()
     mark = end.rfind(_MARK)
-    said = end[mark + len(_MARK) :][: len(_OPEN)]
-    if mark < 0 or len(said) < len(_OPEN) or not said.isascii():
+    recorded = end[mark + len(_MARK) :][: len(_OPEN)]
+    if mark < 0 or len(recorded) < len(_OPEN) or not recorded.isascii():
         raise ValueError("there is no place for a seal")
-    return start + mark + len(_MARK), said
+    return start + mark + len(_MARK), recorded
 
 
 def _digest(file: BinaryIO, at: int) -> bytes:
     """SHA-256 of all but the digest at ``at``, in hexadecimal digits."""
     digest = hashlib.sha256()
     file.seek(0)
-    left = at
-    while left and (chunk := file.read(min(_CHUNK, left))):
+    remaining = at
+    while remaining and (chunk := file.read(min(_CHUNK, remaining))):
         digest.update(chunk)
-        left -= len(chunk)
+        remaining -= len(chunk)
     file.seek(at + len(_OPEN))
     while chunk := file.read(_CHUNK):
         digest.update(chunk)
@@ -153,12 +153,12 @@ def _read(path: Path) -> bytes:
             raise DamagedBlockError(_NO_FILE[error.errno]) from error
         raise
     try:
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
             raise DamagedBlockError("a folder stands in its place")
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise DamagedBlockError("no ordinary file stands in its place")
-        if found.st_size > MOST_READ_BYTES:
+        if status.st_size > MOST_READ_BYTES:
             raise DamagedBlockError("it is larger than a block can be")
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(MOST_READ_BYTES)

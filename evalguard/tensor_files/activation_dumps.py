@@ -48,8 +48,8 @@ class DumpedTensor:
 
     def read(self) -> Array:
         """Return its values; no file stays open, of which a dump may have thousands."""
-        with open_tensors(self.file) as found:
-            return self.read_from(found)
+        with open_tensors(self.file) as opened:
+            return self.read_from(opened)
 
     def read_from(self, found: TensorFiles) -> Array:
         """Return its values from its file, which is open."""
@@ -71,16 +71,16 @@ class _OpenFiles:
         with suppress(OSError):  # which opening tells better
             status = tensor.file.stat()
             key = (tensor.file, status.st_ino, status.st_size, status.st_mtime_ns)
-        found = self._found.pop(key, None) or open_tensors(tensor.file)
-        self._found[key] = found
+        opened = self._found.pop(key, None) or open_tensors(tensor.file)
+        self._found[key] = opened
         while len(self._found) > _MOST_OPEN:
             self._found.pop(next(iter(self._found))).close()
-        return tensor.read_from(found)
+        return tensor.read_from(opened)
 
 
 def _close_all(found: Mapping[tuple[object, ...], TensorFiles]) -> None:
-    for one in found.values():
-        one.close()
+    for opened in found.values():
+        opened.close()
 
 
 _Points = dict[str, tuple[DumpedTensor, Layout]]
@@ -115,14 +115,14 @@ class DumpedActivations:
         self._modules = frozenset(modules)
         self._map = names or NameMap()
         folders = list_sequences(folder)
-        self.inputs_known = all((one / INPUTS_FILE).is_file() for one in folders)
-        self._sequences = [self._find_points(one) for one in folders]
+        self.inputs_known = all((sequence / INPUTS_FILE).is_file() for sequence in folders)
+        self._sequences = [self._find_points(sequence) for sequence in folders]
         self._files = _OpenFiles()
         self.hyperparameters = _read_settings(folder)
-        told = [self.hyperparameters.get(key) for key in ("precision", "dtype", "torch_dtype")]
-        found = next((one for one in told if isinstance(one, str)), "")
+        declared = [self.hyperparameters.get(key) for key in ("precision", "dtype", "torch_dtype")]
+        dtype = next((value for value in declared if isinstance(value, str)), "")
         self.rounding = ModelRounding(
-            precision=found.removeprefix("torch."),
+            precision=dtype.removeprefix("torch."),
             computes_in=str(self.hyperparameters.get("computes_in") or ""),
         )
 
@@ -172,7 +172,7 @@ class DumpedActivations:
             for tensor in _open(file)
             if not self._map.ignores(tensor.name)
         ]
-        found: _Points = {}
+        points: _Points = {}
         matches = {id(tensor): self._match(tensor) for tensor in tensors}
         for rule in range(len(self._map.rules)):  # an earlier one counts
             own: _Points = {}
@@ -180,33 +180,37 @@ class DumpedActivations:
                 for point, layout in matches[id(tensor)].get(rule, ()):
                     _refuse_second(own, point, tensor)
                     own[point] = (tensor, layout)
-            found = {**own, **found}
+            points = {**own, **points}
         own = {}
         for tensor in tensors:
             if not matches[id(tensor)]:
                 _refuse_second(own, point := point_named(tensor.name), tensor)
                 own[point] = (tensor, Layout())
-        found = {**own, **found}
-        if not found:
+        points = {**own, **points}
+        if not points:
             raise UsageError(
                 f"{folder} has no tensor that the name map does not ignore",
                 hint="correct ignore in the name map",
             )
-        return found
+        return points
 
     def _match(self, tensor: DumpedTensor) -> Mapping[int, Sequence[tuple[str, Layout]]]:
         """Points of a tensor by the rule that says so."""
-        found = {
+        by_rule = {
             number: points
             for number, rule in enumerate(self._map.rules)
             if (points := list(_name_points(tensor, rule)))
         }
         known = {
-            number: kept
-            for number, points in found.items()
-            if (kept := [one for one in points if PointName.parse(one[0]).module in self._modules])
+            number: own_points
+            for number, points in by_rule.items()
+            if (
+                own_points := [
+                    point for point in points if PointName.parse(point[0]).module in self._modules
+                ]
+            )
         }
-        return known or found
+        return known or by_rule
 
 
 def is_dump(path: Path) -> bool:
@@ -215,9 +219,11 @@ def is_dump(path: Path) -> bool:
     """
     if not path.is_dir() or (path / "config.json").is_file():
         return False
-    inside = [one for one in path.iterdir() if one.is_dir() and not any(one.glob("*config.json"))]
-    found = (files for one in (path, *sorted(inside)) if (files := _tensor_files(one)))
-    files = next(found, [])
+    inside = [
+        entry for entry in path.iterdir() if entry.is_dir() and not any(entry.glob("*config.json"))
+    ]
+    file_lists = (files for folder in (path, *sorted(inside)) if (files := _tensor_files(folder)))
+    files = next(file_lists, [])
     return bool(files) and not any(map(_holds_weights, files))
 
 
@@ -226,8 +232,8 @@ def _holds_weights(file: Path) -> bool:
     if file.suffix in (".npy", ".npz"):  # which may be called after a weight that they show
         return False
     try:
-        with open_tensors(file) as found:
-            return any(name.endswith(".weight") for name in found.tensors)
+        with open_tensors(file) as opened:
+            return any(name.endswith(".weight") for name in opened.tensors)
     except (EvaluationError, UsageError):
         return file.suffix == ".gguf"  # damaged, or a part: hardly ever activations
 
@@ -239,7 +245,7 @@ def read_recorded_inputs(folder: Path) -> dict[str, Array]:
         EvaluationError: the file is damaged.
     """
     file = folder / INPUTS_FILE
-    return {one.name: one.read() for one in _open(file)} if file.is_file() else {}
+    return {tensor.name: tensor.read() for tensor in _open(file)} if file.is_file() else {}
 
 
 def _refuse_second(found: _Points, point: str, tensor: DumpedTensor) -> None:
@@ -261,7 +267,7 @@ def list_sequences(folder: Path) -> list[Path]:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise UsageError(f"{folder} {what}", hint="name the folder that activations were dumped to")
-    inside = [one for one in folder.iterdir() if one.is_dir() and any(_tensor_files(one))]
+    inside = [entry for entry in folder.iterdir() if entry.is_dir() and any(_tensor_files(entry))]
     own = list(_tensor_files(folder))
     if own and inside:
         raise UsageError(
@@ -274,7 +280,7 @@ def list_sequences(folder: Path) -> list[Path]:
             f"{folder} holds no activations",
             hint=f"files that are read: {', '.join(SUFFIXES)}, in one folder for each sequence",
         )
-    return [folder] if own else sorted(inside, key=lambda one: _natural_key(one.name))
+    return [folder] if own else sorted(inside, key=lambda sequence: _natural_key(sequence.name))
 
 
 def list_sequence_tensors(folder: Path) -> list[list[DumpedTensor]]:
@@ -285,18 +291,18 @@ def list_sequence_tensors(folder: Path) -> list[list[DumpedTensor]]:
         EvaluationError: a file is damaged.
     """
     return [
-        [tensor for file in _tensor_files(one) for tensor in _open(file)]
-        for one in list_sequences(folder)
+        [tensor for file in _tensor_files(sequence) for tensor in _open(file)]
+        for sequence in list_sequences(folder)
     ]
 
 
 def _tensor_files(folder: Path) -> list[Path]:
     files = (
-        one
-        for one in folder.iterdir()
-        if one.suffix in SUFFIXES and one.name != INPUTS_FILE and one.is_file()
+        file
+        for file in folder.iterdir()
+        if file.suffix in SUFFIXES and file.name != INPUTS_FILE and file.is_file()
     )
-    return sorted(files, key=lambda one: _natural_key(one.name))
+    return sorted(files, key=lambda file: _natural_key(file.name))
 
 
 def _natural_key(name: str) -> list[tuple[int, str]]:
@@ -307,8 +313,8 @@ def _natural_key(name: str) -> list[tuple[int, str]]:
 
 def _name_points(tensor: DumpedTensor, rule: NameRule) -> Iterator[tuple[str, Layout]]:
     """Points of a tensor by a rule: one, several of a stack, or none."""
-    for one in _invert(rule, tensor.shape):
-        matched = one.match(tensor.name)
+    for inverse in _invert(rule, tensor.shape):
+        matched = inverse.match(tensor.name)
         if matched is not None:
             yield point_named(matched[0]), matched[1]
 
@@ -346,14 +352,14 @@ def _open(file: Path) -> list[DumpedTensor]:
     Raises:
         EvaluationError: it is damaged, or needs a package that is not installed.
     """
-    with open_tensors(file) as found:
-        for tensor in found.tensors.values():
+    with open_tensors(file) as opened:
+        for tensor in opened.tensors.values():
             if tensor.fault:
                 raise EvaluationError(
                     f"{file}: '{tensor.name}' cannot be read: {tensor.fault}",
                     hint="write the activations again",
                 )
-        return [DumpedTensor(file, name, one.shape) for name, one in found.tensors.items()]
+        return [DumpedTensor(file, name, stored.shape) for name, stored in opened.tensors.items()]
 
 
 def _read_settings(folder: Path) -> Mapping[str, Any]:
@@ -362,14 +368,14 @@ def _read_settings(folder: Path) -> Mapping[str, Any]:
         if not file.is_file():
             continue
         try:
-            found = yaml.safe_load(file.read_text(encoding="utf-8"))  # JSON is YAML
+            settings = yaml.safe_load(file.read_text(encoding="utf-8"))  # JSON is YAML
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise UsageError(f"{file} cannot be read: {error}") from error
-        if not isinstance(found, dict):
+        if not isinstance(settings, dict):
             raise UsageError(f"{file} must hold a mapping of hyper-parameters to values")
         if file.suffix != ".json":
-            _check_spelling(file, found)
-        return {str(key): _read_number(value) for key, value in found.items()}
+            _check_spelling(file, settings)
+        return {str(key): _read_number(value) for key, value in settings.items()}
     return {}
 
 

@@ -48,17 +48,17 @@ def map_gguf_names(
     known = {name: arch for arch, name in MODEL_ARCH_NAMES.items()}
     if architecture not in known:
         return NameMap(ignore=_IGNORED)
-    blocks = 1 + max((int(m[1]) for one in gguf_names if (m := _BLOCK.match(one))), default=0)
+    blocks = 1 + max((int(m[1]) for entry in gguf_names if (m := _BLOCK.match(entry))), default=0)
     table = get_tensor_name_map(known[architecture], blocks)
     rules = []
     for name in names:
-        found = _find_name(name, table, gguf_names)
-        if found is None:
+        match = _find_name(name, table, gguf_names)
+        if match is None:
             continue
-        gguf_name, expert = found
+        gguf_name, expert = match
         layout = _layout(gguf_name, architecture, metadata, inverted=gguf_is_base)
         if expert is not None and not gguf_is_base:
-            values = {one.name: getattr(layout, one.name) for one in fields(Layout)}
+            values = {field.name: getattr(layout, field.name) for field in fields(Layout)}
             layout = Layout(**{**values, "take": Take(index=expert)})
         elif expert is not None:
             continue  # a stack is no part of one expert
@@ -75,10 +75,10 @@ def _find_name(name: str, table: Any, gguf_names: Collection[str]) -> tuple[str,
     if expert is not None:
         tried.append((f"{expert[1]}.{expert[3]}", int(expert[2])))
     for prefix in ("", "model.", "transformer."):  # bare and wrapped models
-        for one, number in tried:
-            found = table.get_name(prefix + one, try_suffixes=suffixes)
-            if found in gguf_names:
-                return found, number
+        for candidate, number in tried:
+            gguf_name = table.get_name(prefix + candidate, try_suffixes=suffixes)
+            if gguf_name in gguf_names:
+                return gguf_name, number
     for wrapper in ("model.language_model.", "language_model."):
         if name.startswith(wrapper):
             inner = "model." + name.removeprefix(wrapper).removeprefix("model.")
@@ -112,12 +112,12 @@ def _layout(
 
 def _count_heads(metadata: Mapping[str, Any], architecture: str, part: str, block: int) -> int:
     key = f"{architecture}.attention.head_count"
-    found = metadata.get(key)
+    heads = metadata.get(key)
     if part == "k":
-        found = metadata.get(f"{key}_kv", found)
-    if isinstance(found, list):  # another number in each layer
-        found = found[block] if block < len(found) else 0
-    return found if isinstance(found, int) else 0
+        heads = metadata.get(f"{key}_kv", heads)
+    if isinstance(heads, list):  # another number in each layer
+        heads = heads[block] if block < len(heads) else 0
+    return heads if isinstance(heads, int) else 0
 
 
 # The expert's matrices in Hugging Face's checkpoints -> mlx-lm's (its models' sanitize).

@@ -78,12 +78,12 @@ def six_bit_scales(packed: Array) -> tuple[Array, Array]:
     words = np.ascontiguousarray(packed).view(np.uint32)
     low, minima, mixed = words[:, 0], words[:, 1], words[:, 2]
     own, upper, lower = np.uint32(0x3F3F3F3F), np.uint32(0x30303030), np.uint32(0x0F0F0F0F)
-    found = np.empty((2, len(words), 2), dtype=np.uint32)
-    found[0, :, 0] = low & own
-    found[0, :, 1] = (mixed & lower) | ((low >> np.uint32(2)) & upper)
-    found[1, :, 0] = minima & own
-    found[1, :, 1] = ((mixed >> np.uint32(4)) & lower) | ((minima >> np.uint32(2)) & upper)
-    codes = found.view(np.uint8).astype(np.float32)
+    unpacked = np.empty((2, len(words), 2), dtype=np.uint32)
+    unpacked[0, :, 0] = low & own
+    unpacked[0, :, 1] = (mixed & lower) | ((low >> np.uint32(2)) & upper)
+    unpacked[1, :, 0] = minima & own
+    unpacked[1, :, 1] = ((mixed >> np.uint32(4)) & lower) | ((minima >> np.uint32(2)) & upper)
+    codes = unpacked.view(np.uint8).astype(np.float32)
     return codes[0], codes[1]
 
 

@@ -50,7 +50,7 @@ def bound_blocks(
         ours, theirs = exact.reshape(-1, cells.width), values.reshape(-1, cells.width)
         beyond = np.abs(ours - theirs) > bound.allowed.reshape(ours.shape)
         asked = np.flatnonzero(beyond.any(axis=1))
-        low, high = (one.reshape(-1)[asked].astype(np.float64) for one in (cells.low, cells.high))
+        low, high = (edge.reshape(-1)[asked].astype(np.float64) for edge in (cells.low, cells.high))
         turned = np.signbit(_half_floats(raw.reshape(-1, size)[asked, :2]))[:, 0]
         searched = _is_searched(kind, ours[asked], theirs[asked], low, high, turned)
         bound.allowed.reshape(ours.shape)[asked[searched]] = SEARCHED
@@ -98,27 +98,27 @@ def _is_searched(
             apart = np.abs(wanted - codes)
             room = 0.51 + np.abs(wanted - zero) * (_TRIED / (levels / 2))
             cut = ((codes == top) & (wanted > top)) | ((codes == 0) & (wanted < 0))
-            found: Array = ((apart <= room) | cut).all(axis=1)
+            searched: Array = ((apart <= room) | cut).all(axis=1)
         else:
             least = np.minimum(exact.min(axis=1, keepdims=True), 0)
             own = (exact.max(axis=1, keepdims=True) - least) / top
             zero = 0.0
-            found = _is_rounded_line(exact, codes, top)
+            searched = _is_rounded_line(exact, codes, top)
         ratio = (step / own)[:, 0]
         # of any weights, some elements ask for more and some for less
-        left, none = exact - values, _NONE_LEFT * np.abs(step)
+        residual, none = exact - values, _NONE_LEFT * np.abs(step)
         if centred:
-            left *= np.sign(codes - zero) * np.sign(step)
-            more, less = (left > -none) & (codes != zero), (left < none) & (codes != zero)
-            balanced = more.any(axis=1) & less.any(axis=1)
+            residual *= np.sign(codes - zero) * np.sign(step)
+            above, below = (residual > -none) & (codes != zero), (residual < none) & (codes != zero)
+            balanced = above.any(axis=1) & below.any(axis=1)
         else:  # and do so at least twice in turn, from the lowest level up: there are two scales
-            more, less = left > -none, left < none
-            balanced = _lies_between(less, more, codes) | _lies_between(more, less, codes)
-            chosen = (np.abs(left) < _CHOSEN * np.abs(step)).sum(axis=1)
+            above, below = residual > -none, residual < none
+            balanced = _lies_between(below, above, codes) | _lies_between(above, below, codes)
+            chosen = (np.abs(residual) < _CHOSEN * np.abs(step)).sum(axis=1)
             balanced &= (ratio > _SMALL_SCALE) | (chosen >= 2)
-        found &= balanced
-        found &= (ratio > _LEAST_SCALE) & (ratio < _MOST_SCALE)
-    return found
+        searched &= balanced
+        searched &= (ratio > _LEAST_SCALE) & (ratio < _MOST_SCALE)
+    return searched
 
 
 def _is_rounded_line(exact: Array, codes: Array, top: int) -> Array:
@@ -143,16 +143,16 @@ def _is_rounded_line(exact: Array, codes: Array, top: int) -> Array:
         upper = np.where(apart > 0, room / apart, np.inf).min(axis=(1, 2))
         lower = np.where(apart > 0, need / apart, -np.inf).max(axis=(1, 2))
     equal = (np.where(apart == 0, need, -np.inf) <= 0).all(axis=(1, 2))
-    found: Array = (lower <= upper) & equal
-    return found
+    rounded: Array = (lower <= upper) & equal
+    return rounded
 
 
 def _lies_between(inner: Array, outer: Array, codes: Array) -> Array:
     """Say of each block whether an element has a level between those of two others."""
     low = np.where(outer, codes, np.inf).min(axis=1, keepdims=True)
     high = np.where(outer, codes, -np.inf).max(axis=1, keepdims=True)
-    found: Array = (inner & (codes > low) & (codes < high)).any(axis=1)
-    return found
+    between: Array = (inner & (codes > low) & (codes < high)).any(axis=1)
+    return between
 
 
 _SIGNED_VECTORS = ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")

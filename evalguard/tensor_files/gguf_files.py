@@ -78,11 +78,11 @@ def _scaled(weight: StoredTensor, scale: StoredTensor) -> StoredTensor:
         own, sizes = _split(raw, codec.size)
         each = np.repeat(sizes, codec.block)
         with np.errstate(divide="ignore", invalid="ignore"):
-            unscaled = [np.where(each == 0, 0, one / each) for one in (values, exact)]
+            unscaled = [np.where(each == 0, 0, array / each) for array in (values, exact)]
         assert codec.bound is not None
-        found = codec.bound(own, *(one.astype(np.float32) for one in unscaled))
-        allowed = found.allowed * np.abs(each)
-        return Bound(allowed.astype(np.float32), (found.edge * np.sign(each)).astype(np.int8))
+        inner_bound = codec.bound(own, *(array.astype(np.float32) for array in unscaled))
+        allowed = inner_bound.allowed * np.abs(each)
+        return Bound(allowed.astype(np.float32), (inner_bound.edge * np.sign(each)).astype(np.int8))
 
     return replace(
         weight,
@@ -111,7 +111,7 @@ class ScaledBlocks:
 
     def read(self, start: int, stop: int) -> Bytes:
         """Return whole blocks with their scales."""
-        first, last = (one // (self.size + _SCALE_BYTES) for one in (start, stop))
+        first, last = (offset // (self.size + _SCALE_BYTES) for offset in (start, stop))
         raw = self.inner.read(first * self.size, last * self.size).reshape(-1, self.size)
         own = self.scales[np.arange(first, last) // self.blocks]
         return np.concatenate([raw, own[:, None].view(np.uint8)], axis=1).reshape(-1)
@@ -144,8 +144,8 @@ def read_gguf(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTensor], di
     try:
         reader = GGUFReader(path)
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
-        unknown = _UNKNOWN_TYPE.fullmatch(said)
+        message = " ".join(str(error).split())[:200]
+        unknown = _UNKNOWN_TYPE.fullmatch(message)
         if unknown is not None:
             raise EvaluationError(
                 f"{path} has a tensor of ggml's type {unknown[1]}, which the package gguf "
@@ -154,7 +154,7 @@ def read_gguf(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTensor], di
                 "fork of llama.cpp",
             ) from error
         raise EvaluationError(
-            f"{path} cannot be read as a GGUF file: {said}",
+            f"{path} cannot be read as a GGUF file: {message}",
             hint=CUT_HINT,
         ) from error
     metadata = {
@@ -162,7 +162,7 @@ def read_gguf(path: Path, stack: ExitStack) -> tuple[dict[str, StoredTensor], di
         for name, part in reader.fields.items()
         if isinstance(value := part.contents(), str | int | float | list)
     }
-    tensors = {str(one.name): _gguf_tensor(one, file) for one in reader.tensors}
+    tensors = {str(tensor.name): _gguf_tensor(tensor, file) for tensor in reader.tensors}
     return fold_scales(tensors), metadata
 
 
@@ -198,7 +198,9 @@ def _block_codec(kind: Any, name: str) -> TensorCodec | None:
 
     # a codebook that evalguard asks gguf for may be elsewhere in another version of it
     decoders = (block_decoder(name), decode_with_gguf)
-    decode = next((one for one in decoders if one is not None and _decodes(one, size)), None)
+    decode = next(
+        (decoder for decoder in decoders if decoder is not None and _decodes(decoder, size)), None
+    )
     if decode is None:
         return None
     return TensorCodec(

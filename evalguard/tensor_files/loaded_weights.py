@@ -51,29 +51,29 @@ def list_stored_weights(path: str | Path) -> tuple[StoredWeight, ...]:
         UsageError: there is nothing at the path, or nothing of a known form.
         EvaluationError: a file is damaged.
     """
-    with open_tensors(path) as found:
+    with open_tensors(path) as opened:
         weights = [
             StoredWeight(
-                name=one.name,
-                shape=one.shape,
-                weights=None if one.fault and not one.shape else one.elements,
-                stored_bytes=one.nbytes,
-                dtype=one.dtype,
-                packing=one.packing,
-                fault=one.fault,
+                name=tensor.name,
+                shape=tensor.shape,
+                weights=None if tensor.fault and not tensor.shape else tensor.elements,
+                stored_bytes=tensor.nbytes,
+                dtype=tensor.dtype,
+                packing=tensor.packing,
+                fault=tensor.fault,
             )
-            for one in found.tensors.values()
+            for tensor in opened.tensors.values()
         ]
         scales = [
             StoredWeight(
-                name=one.name,
-                shape=one.shape,
+                name=scale.name,
+                shape=scale.shape,
                 weights=0,
-                stored_bytes=one.nbytes,
-                dtype=one.dtype,
+                stored_bytes=scale.nbytes,
+                dtype=scale.dtype,
                 packing="activation scale",
             )
-            for one in found.activation_scales.values()
+            for scale in opened.activation_scales.values()
         ]
     return (*weights, *scales)
 
@@ -146,10 +146,10 @@ def read_adapter_bytes(folder: Path) -> int:
     Raises:
         EvaluationError: there is none in the folder, or its file is damaged.
     """
-    found = next((folder / name for name in _ADAPTERS if (folder / name).is_file()), None)
-    if found is None:
+    file = next((folder / name for name in _ADAPTERS if (folder / name).is_file()), None)
+    if file is None:
         raise EvaluationError(f"{folder} holds no {' or '.join(_ADAPTERS)}")
-    return sum(one.nbytes for one in _checked_tensors(found))
+    return sum(tensor.nbytes for tensor in _checked_tensors(file))
 
 
 def same_architecture(one: LoadedWeights, other: LoadedWeights) -> bool:
@@ -165,16 +165,16 @@ def _read_file(path: Path) -> LoadedWeights:
         raise EvaluationError(f"{path} holds no tensors")
     return LoadedWeights(
         kind="gguf",
-        bytes=sum(one.bytes for one in tensors),
-        numbers=sum(one.weights for one in tensors),
-        dtype=_most((one.kind, one.bytes) for one in tensors),
+        bytes=sum(tensor.bytes for tensor in tensors),
+        numbers=sum(tensor.weights for tensor in tensors),
+        dtype=_most((tensor.kind, tensor.bytes) for tensor in tensors),
     )
 
 
 def _only_file(folder: Path) -> Path:
     for pattern in _OTHER_FORMS:
-        files = sorted(one for one in folder.glob(pattern) if one.is_file())
-        parts = {one.name.rpartition("-of-")[2] for one in files}
+        files = sorted(file for file in folder.glob(pattern) if file.is_file())
+        parts = {file.name.rpartition("-of-")[2] for file in files}
         if len(files) == 1 or (pattern == "*.gguf" and len(parts) == 1 and "-of-" in files[0].name):
             return files[0]
         if files:
@@ -201,10 +201,12 @@ def _plain_weights(
     """Of safetensors or torch files that are loaded together."""
     tensors: dict[str, StoredTensor] = {}
     for file in files:
-        for one in _checked_tensors(file):
-            if one.name in tensors:
-                raise EvaluationError(f"{one.name} is in {tensors[one.name].file} and {one.file}")
-            tensors[one.name] = one
+        for tensor in _checked_tensors(file):
+            if tensor.name in tensors:
+                raise EvaluationError(
+                    f"{tensor.name} is in {tensors[tensor.name].file} and {tensor.file}"
+                )
+            tensors[tensor.name] = tensor
     for name, shard in (weight_map or {}).items():
         if name not in tensors:
             raise EvaluationError(f"{shard} has no tensor {name[:80]}, which the index names")
@@ -212,16 +214,16 @@ def _plain_weights(
         raise EvaluationError(f"{files[0]} holds no tensors")
     config = read_json_object(folder / "config.json") or {}
     quantised = read_quantisation(config, folder)
-    size = sum(one.nbytes for one in tensors.values())
-    whole = sum(one.nbytes for one in tensors.values() if not _is_float(one))
+    size = sum(stored.nbytes for stored in tensors.values())
+    whole = sum(stored.nbytes for stored in tensors.values() if not _is_float(stored))
     packing = quantised.method or ("packed" if quantised.settings else "")
     packing = packing or ("whole numbers" if whole > _FEW * size else "")
-    numbers = sum(one.elements for one in tensors.values() if _is_float(one))
+    numbers = sum(stored.elements for stored in tensors.values() if _is_float(stored))
     return LoadedWeights(
         kind="safetensors" if files[0].suffix == ".safetensors" else "torch",
         bytes=size,
         numbers=_packed_weights(files, size) if packing else numbers,
-        dtype=_most((one.dtype, one.nbytes) for one in tensors.values()),
+        dtype=_most((stored.dtype, stored.nbytes) for stored in tensors.values()),
         packing=packing,
         sizes=_named_sizes(config),
     )
@@ -229,27 +231,30 @@ def _plain_weights(
 
 def _packed_weights(files: list[Path], size: int) -> int | None:
     """The weights that packed files stand for; None where not all of them are read."""
-    place = files[0] if len(files) == 1 else files[0].parent
+    path = files[0] if len(files) == 1 else files[0].parent
     try:
-        found = list_stored_weights(place)
+        weights = list_stored_weights(path)
     except EvalguardError:
         return None
-    if any(one.fault for one in found) or sum(one.stored_bytes for one in found) != size:
+    if (
+        any(weight.fault for weight in weights)
+        or sum(weight.stored_bytes for weight in weights) != size
+    ):
         return None
-    counts = [one.weights for one in found]
+    counts = [weight.weights for weight in weights]
     return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def _checked_tensors(file: Path) -> list[StoredTensor]:
     with ExitStack() as stack:
         if file.suffix == ".safetensors":
-            found = [*read_safetensors(file, stack)[0].values()]
+            tensors = [*read_safetensors(file, stack)[0].values()]
         else:
-            found = [*read_torch(file).values()]
-    for one in found:
-        if one.fault:
-            raise EvaluationError(f"{one.name[:80]} of {one.file}: {one.fault}")
-    return found
+            tensors = [*read_torch(file).values()]
+    for tensor in tensors:
+        if tensor.fault:
+            raise EvaluationError(f"{tensor.name[:80]} of {tensor.file}: {tensor.fault}")
+    return tensors
 
 
 def _is_float(tensor: StoredTensor) -> bool:
@@ -265,5 +270,5 @@ def _most(sizes: Iterable[tuple[str, int]]) -> str:
 
 def _named_sizes(config: Mapping[str, Any]) -> dict[str, Any]:
     text = config.get("text_config")
-    told = {**config, **(text if isinstance(text, dict) else {})}
-    return {name: told[name] for name in _SIZES if told.get(name) is not None}
+    merged = {**config, **(text if isinstance(text, dict) else {})}
+    return {name: merged[name] for name in _SIZES if merged.get(name) is not None}

@@ -117,44 +117,44 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     """
     path = folder / CONFIG
     try:
-        told = json.loads(read_regular_text(path))
-        kind = str(told["peft_type"])
+        config = json.loads(read_regular_text(path))
+        kind = str(config["peft_type"])
     except OSError as error:
         raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise EvaluationError(f"{path} is no adapter's config: it has no peft_type") from error
-    base = str(told.get("base_model_name_or_path") or "")
+    base = str(config.get("base_model_name_or_path") or "")
     if kind != "LORA":
         why = f"adapters of kind {kind} are not folded into their base"
         return AdapterConfig(base=base, otherwise=why, rank=1, alpha=1.0)
     try:
         ranks, alphas = (
-            {str(name): float(value) for name, value in (told.get(key) or {}).items()}
+            {str(name): float(value) for name, value in (config.get(key) or {}).items()}
             for key in ("rank_pattern", "alpha_pattern")
         )
-        rank, alpha = int(told["r"]), float(told["lora_alpha"])
+        rank, alpha = int(config["r"]), float(config["lora_alpha"])
         if min([rank, *ranks.values()]) < 1:
             raise ValueError(rank)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise EvaluationError(f"{path} does not say its rank and alpha") from error
     return AdapterConfig(
         base=base,
-        otherwise=_otherwise(told),
+        otherwise=_otherwise(config),
         rank=rank,
         alpha=alpha,
-        rslora=bool(told.get("use_rslora")),
-        transposed=bool(told.get("fan_in_fan_out")),
+        rslora=bool(config.get("use_rslora")),
+        transposed=bool(config.get("fan_in_fan_out")),
         ranks=ranks,
         alphas=alphas,
     )
 
 
 def _otherwise(told: Mapping[str, Any]) -> str:
-    found = [words for key, words in _OTHERWISE.items() if told.get(key)]
+    reasons = [words for key, words in _OTHERWISE.items() if told.get(key)]
     began = str(told.get("init_lora_weights")).lower()
     if began.startswith(_MOVES_BASE):
-        found.append(f"a start by {began}, which moves a part of the base into the adapter")
-    return f"evalguard does not fold {found[0]}" if found else ""
+        reasons.append(f"a start by {began}, which moves a part of the base into the adapter")
+    return f"evalguard does not fold {reasons[0]}" if reasons else ""
 
 
 def find_base(folder: Path, config: AdapterConfig) -> Path:
@@ -164,9 +164,9 @@ def find_base(folder: Path, config: AdapterConfig) -> Path:
         UsageError: it names none that is a local file or folder.
     """
     for start in (Path(), folder):
-        place = (start / Path(config.base).expanduser()) if config.base else None
-        if place is not None and place.exists():
-            return place
+        base_path = (start / Path(config.base).expanduser()) if config.base else None
+        if base_path is not None and base_path.exists():
+            return base_path
     named = f"names '{config.base}', which is not here" if config.base else "names none"
     raise UsageError(
         f"{folder} is an adapter, and its base is needed too: its config {named}",
@@ -204,9 +204,9 @@ def fold_adapter(
             folded[weight] = _faulty(base.get(weight), weight, tensor, why)
         else:
             folded[target] = replace(tensor, name=target)
-    for module, found in parts.items():
+    for module, module_parts in parts.items():
         name = f"{module}.weight"
-        folded[name] = _fold(folded.get(name), name, found, config)
+        folded[name] = _fold(folded.get(name), name, module_parts, config)
     return folded
 
 
@@ -214,10 +214,10 @@ def name_useless(
     base: Mapping[str, StoredTensor], adapter: Mapping[str, StoredTensor]
 ) -> tuple[str, ...]:
     """Return the modules of an adapter where its base has none of them; else ()."""
-    found = dict.fromkeys(
+    modules = dict.fromkeys(
         part["module"] for name in adapter if (part := _PART.fullmatch(name.removeprefix(_PREFIX)))
     )
-    return () if any(f"{module}.weight" in base for module in found) else tuple(found)
+    return () if any(f"{module}.weight" in base for module in modules) else tuple(modules)
 
 
 def _owner(target: str, base: Mapping[str, StoredTensor]) -> str:
@@ -248,13 +248,13 @@ def _fold(
     if weight is None:
         return _faulty(None, name, first, f"the base has no {name}, which the adapter changes")
     embedding = "lora_embedding_A" in parts or "lora_embedding_B" in parts
-    names = [f"lora_embedding_{one}" if embedding else f"lora_{one}" for one in "AB"]
+    names = [f"lora_embedding_{side}" if embedding else f"lora_{side}" for side in "AB"]
     fault = config.otherwise or weight.fault
-    missing = [one for one in names if one not in parts]
+    missing = [part_name for part_name in names if part_name not in parts]
     if fault or missing or len(parts) > 2:
         lost = f"its {missing[0]} is missing" if missing else "it has parts of two kinds"
         return _faulty(weight, name, first, fault or lost)
-    a, b = (parts[one] for one in names)
+    a, b = (parts[part_name] for part_name in names)
     scaling = config.scaling(name.removesuffix(".weight"))
     transposed = embedding or config.transposed
     fault = a.fault or b.fault or _shape_fault(weight, a, b, scaling.rank, transposed)
@@ -314,15 +314,15 @@ class Update:
 
     def _factors(self) -> tuple[Array, Array]:
         if self._kept is None:
-            a, b = (one.load().astype(np.float64) for one in (self.a, self.b))
+            a, b = (factor.load().astype(np.float64) for factor in (self.a, self.b))
             self._kept = (a.T, b.T) if self.transposed else (b, a)
         return self._kept
 
     def rows(self, first: int, last: int) -> Array:
         """Rows ``first`` to ``last``, float64."""
         left, right = self._factors()
-        found: Array = self.scaling.factor * (left[first:last] @ right)
-        return found
+        product: Array = self.scaling.factor * (left[first:last] @ right)
+        return product
 
 
 @dataclass(frozen=True, slots=True)

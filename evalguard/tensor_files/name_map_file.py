@@ -25,8 +25,8 @@ def read_name_map(path: Path) -> NameMap:
             raise UsageError(f"{path} is too large for a name map", hint="name a YAML file")
         text = read_regular_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        said = getattr(error, "strerror", None) or "it is not text"
-        raise UsageError(f"{path} cannot be read: {said}", hint="name a YAML file") from error
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(f"{path} cannot be read: {reason}", hint="name a YAML file") from error
     try:
         content = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:

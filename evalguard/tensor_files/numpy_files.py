@@ -32,15 +32,15 @@ def read_npz(path: Path, stack: ExitStack) -> dict[str, StoredTensor]:
     file = OpenedFile(path, stack)
     try:
         archive = stack.enter_context(zipfile.ZipFile(path))
-        found = {}
-        for one in archive.infolist():
-            name, suffix, _ = one.filename.rpartition(".npy")
+        arrays = {}
+        for member in archive.infolist():
+            name, suffix, _ = member.filename.rpartition(".npy")
             if not (name and suffix):
                 continue
-            if name in found:
-                raise ValueError(f"it holds {one.filename} twice")
-            found[name] = _member(name, one, archive, file)
-        return found
+            if name in arrays:
+                raise ValueError(f"it holds {member.filename} twice")
+            arrays[name] = _member(name, member, archive, file)
+        return arrays
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
         raise EvaluationError(
             f"{path} cannot be read as an npz file: {error}", hint="copy or download it again"

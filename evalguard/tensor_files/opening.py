@@ -108,7 +108,7 @@ class TensorFiles:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors that can be read."""
-        return sum(one.nbytes for one in self.tensors.values() if not one.fault)
+        return sum(tensor.nbytes for tensor in self.tensors.values() if not tensor.fault)
 
     @property
     def architecture(self) -> str:
@@ -128,39 +128,39 @@ def open_tensors(path: str | Path) -> TensorFiles:
             that is not installed.
     """
     keep_freed_memory()
-    place = Path(path).expanduser()
+    source = Path(path).expanduser()
     named = _split_adapter(str(path))
     if named is not None:
         return _open_adapter(*named)
-    if is_adapter(place):
-        return _open_adapter(None, place)
-    if not place.exists():
-        beside = [one.name for one in place.parent.iterdir()] if place.parent.is_dir() else []
+    if is_adapter(source):
+        return _open_adapter(None, source)
+    if not source.exists():
+        beside = [entry.name for entry in source.parent.iterdir()] if source.parent.is_dir() else []
         raise UsageError(
-            f"there is nothing at {path}{nearest(place.name, beside)}",
+            f"there is nothing at {path}{nearest(source.name, beside)}",
             hint=f"evalguard tensors reads {_FORMS}",
         )
     with ExitStack() as stack:
-        if place.is_dir():
-            found = _open_folder(place, stack)
+        if source.is_dir():
+            opened = _open_folder(source, stack)
         else:
-            kind = _file_kind(place)
+            kind = _file_kind(source)
             # llama.cpp loads all parts, too; a shard of safetensors is a file of its own
-            names = gguf_parts(place.name) if kind == "gguf" else (place.name,)
-            files = [place.with_name(name) for name in names]
+            names = gguf_parts(source.name) if kind == "gguf" else (source.name,)
+            files = [source.with_name(name) for name in names]
             if len(files) > 1:
                 _refuse_missing_parts(files)
             tensors, metadata = _read_all(files, kind, stack, {})
-            found = _collection(place, kind, files, tensors, stack, metadata=metadata)
-        found._stack = stack.pop_all()
-    return found
+            opened = _collection(source, kind, files, tensors, stack, metadata=metadata)
+        opened._stack = stack.pop_all()
+    return opened
 
 
 def _split_adapter(path: str) -> tuple[Path, Path] | None:
     """Return what BASE+ADAPTER names; None for a path of one thing."""
     if Path(path).expanduser().exists():
         return None
-    for at in (one.start() for one in re.finditer(r"\+", path)):
+    for at in (match.start() for match in re.finditer(r"\+", path)):
         base, adapter = Path(path[:at]).expanduser(), Path(path[at + 1 :]).expanduser()
         if base.exists() and is_adapter(adapter):
             return base, adapter
@@ -171,20 +171,20 @@ def _open_adapter(base: Path | None, folder: Path) -> TensorFiles:
     """Open an adapter together with its base, as the weights that both make."""
     config = read_adapter_config(folder)
     with ExitStack() as stack:
-        found = stack.enter_context(open_tensors(base or find_base(folder, config)))
+        base_files = stack.enter_context(open_tensors(base or find_base(folder, config)))
         adapter = stack.enter_context(_open_files(folder))
-        useless = name_useless(found.tensors, adapter.tensors)
-        notes = [*found.notes, *adapter.notes]
+        useless = name_useless(base_files.tensors, adapter.tensors)
+        notes = [*base_files.notes, *adapter.notes]
         if useless:
             notes.append(
                 f"the adapter changes nothing: the base has none of its {len(useless):,} modules, "
                 f"first {useless[0]}"
             )
         both = replace(
-            found,
-            name=f"{found.name}+{folder}",
-            files=(*found.files, *adapter.files),
-            tensors=fold_adapter(found.tensors, adapter.tensors, config),
+            base_files,
+            name=f"{base_files.name}+{folder}",
+            files=(*base_files.files, *adapter.files),
+            tensors=fold_adapter(base_files.tensors, adapter.tensors, config),
             notes=tuple(notes),
         )
         both._stack = stack.pop_all()
@@ -194,9 +194,9 @@ def _open_adapter(base: Path | None, folder: Path) -> TensorFiles:
 def _open_files(folder: Path) -> TensorFiles:
     """Open the files of a folder, whatever they are of."""
     with ExitStack() as stack:
-        found = _open_folder(folder, stack)
-        found._stack = stack.pop_all()
-    return found
+        opened = _open_folder(folder, stack)
+        opened._stack = stack.pop_all()
+    return opened
 
 
 def _collection(
@@ -213,14 +213,16 @@ def _collection(
         raise EvaluationError(f"{place} holds no tensors", hint=f"files: {_names(files)}")
     folder = place if place.is_dir() else place.parent
     config = _read_config(folder)
-    told, folded = Quantisation(), FoldedTensors(tensors=tensors, activation_scales={})
+    quantisation, folded = Quantisation(), FoldedTensors(tensors=tensors, activation_scales={})
     if kind in ("safetensors", "torch"):
-        told = read_quantisation(config, folder)
-        folded = fold_packed(tensors, metadata or {}, told)
+        quantisation = read_quantisation(config, folder)
+        folded = fold_packed(tensors, metadata or {}, quantisation)
     elif kind == "gguf":
         folded = FoldedTensors(
-            tensors={n: one for n, one in tensors.items() if not is_activation_scale(n)},
-            activation_scales={n: one for n, one in tensors.items() if is_activation_scale(n)},
+            tensors={n: tensor for n, tensor in tensors.items() if not is_activation_scale(n)},
+            activation_scales={
+                n: tensor for n, tensor in tensors.items() if is_activation_scale(n)
+            },
         )
     return TensorFiles(
         name=str(place),
@@ -229,7 +231,7 @@ def _collection(
         tensors=folded.tensors,
         metadata=metadata or {},
         config=config,
-        quantisation=told,
+        quantisation=quantisation,
         activation_scales=folded.activation_scales,
         notes=tuple(notes),
         _stack=stack,
@@ -238,7 +240,7 @@ def _collection(
 
 def _open_folder(folder: Path, stack: ExitStack) -> TensorFiles:
     for pattern in _FOLDER_PATTERNS:
-        files = sorted(one for one in folder.glob(pattern) if one.is_file())
+        files = sorted(file for file in folder.glob(pattern) if file.is_file())
         if files:
             break
     else:
@@ -258,8 +260,8 @@ def _open_folder(folder: Path, stack: ExitStack) -> TensorFiles:
     for name, shard in weight_map.items():
         if name not in tensors:
             tensors[name] = _absent(name, shard, f"{shard} has no such tensor, the index names it")
-    others = [one for one in folder.iterdir() if one.suffix in _SUFFIXES and one not in files]
-    notes = [f"{folder}: not read: {_names(sorted(others))}"] if others else []
+    unread = [file for file in folder.iterdir() if file.suffix in _SUFFIXES and file not in files]
+    notes = [f"{folder}: not read: {_names(sorted(unread))}"] if unread else []
     return _collection(folder, kind, files, tensors, stack, metadata=metadata, notes=notes)
 
 
@@ -271,7 +273,7 @@ def _refuse_missing_parts(files: Sequence[Path]) -> None:
     """
     for file in files:
         beside = (file.with_name(name) for name in split_parts(file.name))
-        lost = [one for one in beside if one != file and not one.exists()]
+        lost = [part for part in beside if part != file and not part.exists()]
         if lost:
             raise EvaluationError(
                 f"{file.parent} holds {file.name}, and lacks {_names(lost)}: what else the model "
@@ -286,8 +288,8 @@ def _read_all(
     tensors: dict[str, StoredTensor] = {}
     metadata: Mapping[str, Any] = {}
     for file in files:
-        read, found = _read_shard(file, kind, stack, weight_map)
-        metadata = {**found, **metadata}  # of a GGUF file in parts the first one has it all
+        read, header = _read_shard(file, kind, stack, weight_map)
+        metadata = {**header, **metadata}  # of a GGUF file in parts the first one has it all
         twice = next((name for name in read if name in tensors), None)
         if twice is not None:
             raise EvaluationError(
@@ -299,8 +301,8 @@ def _read_all(
 
 
 def _find_index(folder: Path, files: Sequence[Path]) -> Path | None:
-    found = sorted(folder.glob(f"*{files[0].suffix}.index.json"))
-    return found[0] if len(found) == 1 or (found and len(files) > 1) else None
+    indexes = sorted(folder.glob(f"*{files[0].suffix}.index.json"))
+    return indexes[0] if len(indexes) == 1 or (indexes and len(files) > 1) else None
 
 
 def _read_shard(
@@ -390,5 +392,5 @@ def _read_tagged_float(found: dict[str, Any]) -> Any:
 
 
 def _names(files: Sequence[Path]) -> str:
-    listed = [one.name for one in files]
+    listed = [file.name for file in files]
     return ", ".join(listed[:4]) + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")

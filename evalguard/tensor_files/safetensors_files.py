@@ -73,8 +73,8 @@ def read_safetensors(
     tensors = {name: _read_entry(name, entry, file, 8 + length) for name, entry in header.items()}
     tensors |= _misplaced(tensors, header, file.size - 8 - length)
     ordered = sorted(tensors.values(), key=_place)
-    kept = metadata if isinstance(metadata, dict) else {}
-    return {one.name: one for one in ordered}, {str(k): str(v) for k, v in kept.items()}
+    entries = metadata if isinstance(metadata, dict) else {}
+    return {tensor.name: tensor for tensor in ordered}, {str(k): str(v) for k, v in entries.items()}
 
 
 class _TwiceError(ValueError):
@@ -82,12 +82,12 @@ class _TwiceError(ValueError):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in mapping:
             raise _TwiceError(name)
-        found[name] = value
-    return found
+        mapping[name] = value
+    return mapping
 
 
 def _misplaced(
@@ -100,23 +100,25 @@ def _misplaced(
     """
     places = ((*entry["data_offsets"], name) for name, entry in header.items())
     spans: list[tuple[int, int, str]] = sorted(places)
-    found: dict[str, StoredTensor] = {}
+    faulty: dict[str, StoredTensor] = {}
     end, before = 0, ""
     for begin, stop, name in spans:
         if begin < end and stop > begin:
-            for one, other in ((name, before), (before, name)):
-                found[one] = _with_fault(tensors[one], f"its bytes are those of {other[:200]}, too")
+            for current, neighbour in ((name, before), (before, name)):
+                faulty[current] = _with_fault(
+                    tensors[current], f"its bytes are those of {neighbour[:200]}, too"
+                )
         elif begin > end:
-            found[name] = _with_fault(
+            faulty[name] = _with_fault(
                 tensors[name], f"bytes {end:,} to {begin:,} before it are of no tensor"
             )
         if stop > end:
             end, before = stop, name
     if before and end < size:
-        found[before] = _with_fault(
+        faulty[before] = _with_fault(
             tensors[before], f"bytes {end:,} to {size:,} behind it are of no tensor"
         )
-    return found
+    return faulty
 
 
 def _with_fault(tensor: StoredTensor, fault: str) -> StoredTensor:

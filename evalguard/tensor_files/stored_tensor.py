@@ -92,7 +92,7 @@ class StoredTensor:
     def nbytes(self) -> int:
         """Bytes in the file, of all its parts."""
         if self.parts:
-            return sum(one.nbytes for one in self.parts)
+            return sum(part.nbytes for part in self.parts)
         return self.elements // self.codec.block * self.codec.size
 
     def read_bytes(self, start: int = 0, stop: int | None = None) -> Bytes:
@@ -136,8 +136,8 @@ class OpenedFile:
         Raises:
             EvaluationError: the file ends before, or the disk fails.
         """
-        found = np.empty(stop - start, dtype=np.uint8)
-        view, at = memoryview(found.data), start
+        buffer = np.empty(stop - start, dtype=np.uint8)
+        view, at = memoryview(buffer.data), start
         while at < stop:
             try:
                 count = os.preadv(self._descriptor, [view[at - start :]], at)
@@ -149,7 +149,7 @@ class OpenedFile:
                     hint="it was cut off: copy or download it again",
                 )
             at += count
-        return found
+        return buffer
 
 
 @dataclass(frozen=True, slots=True)

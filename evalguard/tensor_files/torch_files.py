@@ -52,8 +52,8 @@ def read_torch(path: Path) -> dict[str, StoredTensor]:
                     raise
                 content = torch.load(path, mmap=False, **arguments)  # from before torch 1.6
     except pickle.UnpicklingError as error:
-        said = " ".join(str(error).split())
-        named = said.partition("Unsupported ")[2] or said.partition("WeightsUnpickler error: ")[2]
+        text = " ".join(str(error).split())
+        named = text.partition("Unsupported ")[2] or text.partition("WeightsUnpickler error: ")[2]
         what = f"something else than tensors ({named[:150]})" if named else "no tensors"
         raise EvaluationError(f"{path} holds {what}", hint=_PICKLE_HINT) from error
     except Exception as error:
@@ -61,9 +61,9 @@ def read_torch(path: Path) -> dict[str, StoredTensor]:
             f"{path} cannot be read as a torch file: {' '.join(str(error).split())[:200]}",
             hint="it was cut off or damaged, or is no torch file: copy or download it again",
         ) from error
-    found = dict(_flatten(_unwrap(content), ""))
-    _check_storages(path, found.values())
-    return {name: _torch_tensor(name, tensor, path) for name, tensor in found.items()}
+    tensors = dict(_flatten(_unwrap(content), ""))
+    _check_storages(path, tensors.values())
+    return {name: _torch_tensor(name, tensor, path) for name, tensor in tensors.items()}
 
 
 def _check_storages(path: Path, tensors: Iterable[torch.Tensor]) -> None:
@@ -78,16 +78,16 @@ def _check_storages(path: Path, tensors: Iterable[torch.Tensor]) -> None:
         return
     plain = (torch.Tensor, torch.nn.Parameter)  # others may wrap several, and have no storage
     storages = [
-        one.untyped_storage()
-        for one in tensors
-        if type(one) in plain and one.layout == torch.strided and one.device.type == "cpu"
+        tensor.untyped_storage()
+        for tensor in tensors
+        if type(tensor) in plain and tensor.layout == torch.strided and tensor.device.type == "cpu"
     ]
-    told = sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+    stated = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     with zipfile.ZipFile(path) as archive:
-        held = sum(one.file_size for one in archive.infolist() if "/data/" in one.filename)
-    if told > held:
+        held = sum(record.file_size for record in archive.infolist() if "/data/" in record.filename)
+    if stated > held:
         raise EvaluationError(
-            f"{path} cannot be read as a torch file: its tensors say that they hold {told:,} "
+            f"{path} cannot be read as a torch file: its tensors say that they hold {stated:,} "
             f"bytes, its records hold {held:,}",
             hint="it was damaged: copy or download it again",
         )
@@ -96,7 +96,7 @@ def _check_storages(path: Path, tensors: Iterable[torch.Tensor]) -> None:
 def _unwrap(content: Any) -> Any:
     while isinstance(content, Mapping):
         inner = [content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)]
-        if not inner or any(hasattr(one, "is_floating_point") for one in content.values()):
+        if not inner or any(hasattr(value, "is_floating_point") for value in content.values()):
             return content
         content = inner[0]
     return content
@@ -134,5 +134,5 @@ def _torch_bytes(tensor: torch.Tensor) -> Bytes:
     import torch
 
     plain = tensor.dequantize() if tensor.is_quantized else tensor.detach()
-    found: Bytes = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return found
+    raw: Bytes = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return raw

@@ -30,15 +30,15 @@ _NO_CACHE = ("vision", "visual", "audio", "encoder", "image")
 
 def align_scales(base: TensorFiles, candidate: TensorFiles, names: NameMap) -> NameAlignment:
     """Pair the scales of two checkpoints, by a name map and by what each is of."""
-    found = names.align(base.activation_scales, candidate.activation_scales)
-    keys = [_by_key(side) for side in (found.base_only, found.cand_only)]
-    more = [NamePair(base=keys[0][key], cand=keys[1][key]) for key in keys[0] if key in keys[1]]
-    here, there = ({getattr(one, side) for one in more} for side in ("base", "cand"))
+    aligned = names.align(base.activation_scales, candidate.activation_scales)
+    keys = [_by_key(side) for side in (aligned.base_only, aligned.cand_only)]
+    added = [NamePair(base=keys[0][key], cand=keys[1][key]) for key in keys[0] if key in keys[1]]
+    here, there = ({getattr(pair, side) for pair in added} for side in ("base", "cand"))
     return replace(
-        found,
-        pairs=(*found.pairs, *more),
-        base_only=tuple(name for name in found.base_only if name not in here),
-        cand_only=tuple(name for name in found.cand_only if name not in there),
+        aligned,
+        pairs=(*aligned.pairs, *added),
+        base_only=tuple(name for name in aligned.base_only if name not in here),
+        cand_only=tuple(name for name in aligned.cand_only if name not in there),
     )
 
 
@@ -52,15 +52,15 @@ def list_missing(base: TensorFiles, candidate: TensorFiles, scales: NameAlignmen
     """Return the scales of one side alone that the other needs: it has them in other layers, or its
     config asks for them."""
     sides = ((scales.base_only, candidate), (scales.cand_only, base))
-    return {name for names, other in sides if names for name in _list_needed(other, names)}
+    return {name for names, opposite in sides if names for name in _list_needed(opposite, names)}
 
 
 def _list_needed(side: TensorFiles, names: Sequence[str]) -> Iterator[str]:
     """Yield those of some scales that a checkpoint lacks and has to have."""
-    held = [(scale_use(one), *_split(scale_key(one))) for one in side.activation_scales]
+    held = [(scale_use(scale), *_split(scale_key(scale))) for scale in side.activation_scales]
     ends = {end for _, _, end in held}
     places = {(use, layer) for use, layer, _ in held}
-    packed = {scale_key(name) for name, one in side.tensors.items() if one.parts}
+    packed = {scale_key(name) for name, tensor in side.tensors.items() if tensor.parts}
     for name in names:
         use, key = scale_use(name), scale_key(name)
         layer, end = _split(key)
@@ -100,8 +100,8 @@ def find_scale_faults(
         elif (held == 0).any():
             faults["zero"].append(name)
     for names in _group_by_end(values).values():
-        ones = all(held is not None and _is_one(held) for held in map(values.get, names))
-        if ones and candidate.quantisation.asks_for(scale_use(names[0])) is not False:
+        all_ones = all(held is not None and _is_one(held) for held in map(values.get, names))
+        if all_ones and candidate.quantisation.asks_for(scale_use(names[0])) is not False:
             faults["never calibrated"] += names
     lacking = set(_list_asked(candidate)) - set(_list_asked(base))
     faults["missing"] += sorted(lacking)
@@ -109,7 +109,7 @@ def find_scale_faults(
         ScaleFault(
             fault=fault,
             names=tuple(names),
-            asked=any(candidate.quantisation.asks_for(scale_use(one)) for one in names),
+            asked=any(candidate.quantisation.asks_for(scale_use(scale)) for scale in names),
         )
         for fault, names in faults.items()
         if names
@@ -129,9 +129,9 @@ def _list_asked(side: TensorFiles) -> Iterator[str]:
     uses = {scale_use(name) for name in side.activation_scales}
     if "cache" not in uses and quantisation.asks_for("cache"):
         for name in side.tensors:
-            if name.endswith(_CODES) and not any(one in name for one in _NO_CACHE):
+            if name.endswith(_CODES) and not any(part in name for part in _NO_CACHE):
                 attention = name[: name.rindex(".k_proj.")]
-                yield from (f"{attention}.{one}_scale" for one in "kv")
+                yield from (f"{attention}.{kind}_scale" for kind in "kv")
     if "input" not in uses and quantisation.asks_for("input"):
         for name, tensor in side.tensors.items():
             if tensor.parts and not tensor.fault:
@@ -148,25 +148,25 @@ def name_scale_differences(
     owners = {_bytes(held): name for name, (held, _) in values.items()}
     beyond = [pair.name for pair in pairs if deltas[pair.name].state == "beyond"]
     factors = Counter(like.words for name in beyond if (like := deltas[name].likeness) is not None)
-    found: dict[str, Likeness | None] = {}
+    likenesses: dict[str, Likeness | None] = {}
     for name in beyond:
-        held, other = values[name]
-        if held is None or other is None:
+        held, candidate = values[name]
+        if held is None or candidate is None:
             continue
         own, fault, detail = deltas[name].likeness, None, ""
-        owner = owners.get(_bytes(other)) if places[_bytes(other)] == 1 else None
-        if _is_one(other) and not _is_one(held):
+        owner = owners.get(_bytes(candidate)) if places[_bytes(candidate)] == 1 else None
+        if _is_one(candidate) and not _is_one(held):
             fault, detail = _NEVER, "all exactly 1.0"
         elif _is_one(held):
             fault, detail = _NEVER, "the base's, all exactly 1.0"
         elif owner is not None and owner != name:
             fault, detail = _SWAPPED, f"it is {owner}"
         if fault is not None:
-            found[name] = Likeness(kind="structure", name=fault, fault=fault, detail=detail)
+            likenesses[name] = Likeness(kind="structure", name=fault, fault=fault, detail=detail)
         else:
             shared = own is not None and factors[own.words] > 1
-            found[name] = replace(own, rule="") if own is not None and shared else None
-    return found
+            likenesses[name] = replace(own, rule="") if own is not None and shared else None
+    return likenesses
 
 
 def _read(tensor: StoredTensor) -> np.ndarray | None:

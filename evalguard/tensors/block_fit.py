@@ -94,14 +94,14 @@ class BlockFit:
             reach: half a step of each element.
             allowed: the greatest error of a rounding to nearest, infinite where it was cut off.
         """
-        laid = [self._lay(one) for one in (base, candidate, reach, allowed)]
+        laid = [self._lay(array) for array in (base, candidate, reach, allowed)]
         base, candidate, reach, allowed = laid
         here = slice(first, first + len(base))
         with np.errstate(all="ignore"):
-            kept = allowed < SEARCHED
-            ours = np.where(kept, base, 0)
-            off = np.where(kept, candidate - base, 0)
-            count = np.maximum(kept.sum(axis=2), 1)
+            usable = allowed < SEARCHED
+            ours = np.where(usable, base, 0)
+            off = np.where(usable, candidate - base, 0)
+            count = np.maximum(usable.sum(axis=2), 1)
             unit = np.sqrt(np.mean(reach * reach, axis=2))
             unit = np.where(unit > 0, unit, np.finfo(np.float32).tiny)
             squares = np.einsum("ijk,ijk->ij", ours, ours)
@@ -127,29 +127,29 @@ class BlockFit:
 
     def flag(self) -> dict[Fault, Array]:
         """Return which blocks stand out, each by what is wrong with it."""
-        rms, shift, factor = (_finite(one) for one in (self.rms, self.shift, self.factor))
+        rms, shift, factor = (_finite(figures) for figures in (self.rms, self.shift, self.factor))
         worst, explained = _finite(self.worst), factor * _finite(self.weight)
         shifted = self._stands_out(shift, shift * np.sqrt(self.width), (_SHIFT, _MOST_SHIFT))
         scaled = self._stands_out(factor, explained, (_FACTOR, _MOST_FACTOR))
         beyond = worst > 1
         if self.moves_errors:
             off = rms * self.unit
-            more = 1 + _MOVED_NARROW / self.width
-            large = (rms > _RMS) & (self._beside(off) > _MOVED_RMS * more)
-            large |= (worst > _WORST) & (self._beside(self.farthest) > _MOVED_WORST * more)
+            margin = 1 + _MOVED_NARROW / self.width
+            large = (rms > _RMS) & (self._beside(off) > _MOVED_RMS * margin)
+            large |= (worst > _WORST) & (self._beside(self.farthest) > _MOVED_WORST * margin)
             scaled &= self.levels > _FEW_LEVELS
         else:
             large = (rms > _NEAREST_RMS) | (worst > _NEAREST_WORST)
         zeroed = beyond & self.zeroed & (rms > 1)
-        left = beyond & ~zeroed
-        off_zero = left & shifted & self.shifts & (np.abs(shift) > 0.7 * rms)
+        remaining = beyond & ~zeroed
+        off_zero = remaining & shifted & self.shifts & (np.abs(shift) > 0.7 * rms)
         explained = np.clip(explained, -1e15, 1e15)
-        kept = (
+        signal = (
             (1 + np.clip(factor, -1e9, 1e9)) * _finite(self.weight)
         ) ** 2  # what is the base's of the candidate
         with np.errstate(over="ignore", invalid="ignore"):
             rest = np.maximum(rms**2 * self.width - explained**2, 0)
-        wrong = left & ~off_zero & scaled & (kept > 4 * rest) & (explained**2 > rest)
+        wrong = remaining & ~off_zero & scaled & (signal > 4 * rest) & (explained**2 > rest)
         # a factor leaves little, or what the format leaves of other blocks
         usual = max(float(np.median(rms**2)), 1.0) * self.width
         wrong &= (rest <= _LITTLE * explained**2) | (rest <= _AS_OTHERS * usual)
@@ -158,7 +158,7 @@ class BlockFit:
             "blocks zeroed": zeroed,
             "blocks negated": wrong & (np.abs(factor + 2) < _NEGATED),
             "blocks scaled": wrong & (np.abs(factor + 2) >= _NEGATED),
-            "blocks damaged": left
+            "blocks damaged": remaining
             & ~off_zero
             & ~wrong
             & (large | scaled | (shifted & self.shifts)),
@@ -177,16 +177,16 @@ class BlockFit:
             error = np.sqrt(np.maximum(rest, 0.01))
             chance = _BY_CHANCE / self.width if self.moves_errors else 0.0
             certain = np.abs(explained) > (_CERTAIN + chance) * error
-        found: Array = np.abs(values) > min(max(limits[0], _USUAL * usual), limits[1])
-        return found & certain
+        outside: Array = np.abs(values) > min(max(limits[0], _USUAL * usual), limits[1])
+        return outside & certain
 
     def _beside(self, size: Array) -> Array:
         """Return errors beside those of the same columns, in the largest steps of their rows."""
         with np.errstate(all="ignore"):
             own = _finite(size / self.unit.max(axis=1, keepdims=True))
             usual = np.median(own, axis=0, keepdims=True)
-            found: Array = own / np.maximum(usual, 1e-9)
-        return found
+            ratio: Array = own / np.maximum(usual, 1e-9)
+        return ratio
 
     @property
     def whole_rows(self) -> Array:
@@ -202,18 +202,18 @@ class BlockFit:
             named: what was done to some whole rows, whose blocks are no others.
         """
         flags = self.flag()
-        rows = [row for one in named for row in one.rows]
+        rows = [row for fault in named for row in fault.rows]
         for flagged in flags.values():
             flagged[rows] = False
         # a shift by whole steps is seen in a block itself, and not beside the others
         shifted = flags["zero points off"]
-        others = sum(int(one.sum()) for one in flags.values()) - int(shifted.sum())
-        if others > _MOST_BLOCKS * self.rms.size:
+        unshifted = sum(int(blocks.sum()) for blocks in flags.values()) - int(shifted.sum())
+        if unshifted > _MOST_BLOCKS * self.rms.size:
             return None
         squares = _finite(self.rms) ** 2 - np.where(shifted, _finite(self.shift) ** 2, 0.0)
         if self.moves_errors and float(np.median(squares)) > _MOVED**2:
             return None
-        found = [
+        faults = [
             *named,
             *(
                 self._describe(fault, np.argwhere(flagged))
@@ -221,11 +221,11 @@ class BlockFit:
                 if flagged.any()
             ),
         ]
-        return tuple(sorted(found, key=lambda one: -len(one.rows)))
+        return tuple(sorted(faults, key=lambda fault: -len(fault.rows)))
 
     def _describe(self, fault: Fault, places: Array) -> RowFault:
         rows = np.unique(places[:, 0])
-        row, block = (int(one) for one in places[0])
+        row, block = (int(number) for number in places[0])
         first, last = block * self.width, (block + 1) * self.width - 1
         where = f"columns {first} to {last}"
         if self.order is not None:
@@ -243,8 +243,8 @@ class BlockFit:
         if fault == "zero points off":
             parts.append(shift_text(np.rint(self.shift[index] / 2)))
         blocks = tuple(
-            (int(one), int(at) * self.width, (int(at) + 1) * self.width - 1)
-            for one, at in places[:8].tolist()
+            (int(row_index), int(at) * self.width, (int(at) + 1) * self.width - 1)
+            for row_index, at in places[:8].tolist()
         )
         return RowFault(
             fault=fault,
@@ -263,7 +263,7 @@ def choose_width(group: int) -> int:
     """Return how many columns of a group are looked at together: a part of it, at most 128."""
     if group <= WIDEST:
         return group
-    return next((one for one in range(WIDEST, 15, -1) if group % one == 0), group)
+    return next((width for width in range(WIDEST, 15, -1) if group % width == 0), group)
 
 
 _PIECE = 1 << 18  # elements that are read at a time
@@ -304,7 +304,7 @@ def fit_blocks(
         assert pair.candidate.codec.bound is not None
         allowed = pair.candidate.codec.bound(raw, values, base).excuse(base, values)
         reach = grid.reach(raw)
-        fit.add(first, *(one.reshape(-1, width) for one in (base, values, reach, allowed)))
+        fit.add(first, *(array.reshape(-1, width) for array in (base, values, reach, allowed)))
     return fit
 
 
@@ -369,9 +369,9 @@ def _find_scales(tensor: StoredTensor) -> _Scales | None:
         return None
 
     def read(raw: Bytes) -> Array:
-        found = block_cells(tensor.dtype, raw, codec.size)
-        assert found is not None
-        return found.high - found.low
+        decoded = block_cells(tensor.dtype, raw, codec.size)
+        assert decoded is not None
+        return decoded.high - decoded.low
 
     return _Scales(
         columns=columns,
@@ -410,7 +410,7 @@ def find_scale_fault(pair: StoredPair) -> StructureFault | None:
             parts.append((scales.read(raw).reshape(len(sums[0]), -1), *sums))
         held, slopes, shifts, squares, off, rest = map(np.concatenate, zip(*parts, strict=True))
         factors, sizes = np.log(np.abs(slopes)), np.log(np.abs(held))
-        left = np.nansum(rest / slopes**2)
+        residual = np.nansum(rest / slopes**2)
         moved = scales.width * shifts**2
     what = "row" if scales.width == shape[-1] else f"group of {scales.width}"
     size = float(np.nansum(squares)) or 1.0
@@ -427,7 +427,7 @@ def find_scale_fault(pair: StoredPair) -> StructureFault | None:
         return StructureFault(
             fault="scales rolled",
             detail=rolled_text(what, axis, -step, along=sizes.shape[1] > 1),
-            left=math.sqrt(float(left) / size),
+            left=math.sqrt(float(residual) / size),
         )
     unexplained = max(float(np.nansum(off) - np.nansum(moved)), 0.0)
     wrong = np.count_nonzero(moved > _LEFT * off)
@@ -461,10 +461,10 @@ def find_code_fault(pair: StoredPair, *, heads: bool, rounding: float) -> Struct
     if columns % width:
         return None
     order = slice(None) if scales is None or scales.order is None else scales.order
-    base, candidate = (one.reshape(-1, columns)[:, order] for one in (whole, tensor.load()))
+    base, candidate = (array.reshape(-1, columns)[:, order] for array in (whole, tensor.load()))
     signed = not isinstance(tensor.source, RowBytes) and not (scales and scales.minima)
-    found = find_moved_codes(base, candidate, width, signed=signed, heads=heads, rounding=rounding)
-    return found or _find_bit_fault(tensor, base, heads=heads)
+    fault = find_moved_codes(base, candidate, width, signed=signed, heads=heads, rounding=rounding)
+    return fault or _find_bit_fault(tensor, base, heads=heads)
 
 
 def _find_bit_fault(tensor: StoredTensor, base: Array, *, heads: bool) -> StructureFault | None:
@@ -489,12 +489,12 @@ def _find_bit_fault(tensor: StoredTensor, base: Array, *, heads: bool) -> Struct
 def _sum_groups(scales: _Scales, *sides: Array) -> tuple[Array, ...]:
     """Return of each group by how much the candidate grows with the base and by how much it is
     shifted, and the squares of the base, of the difference and of what a line leaves of it."""
-    laid = (one.reshape(-1, scales.columns).astype(np.float64) for one in sides)
-    ordered = (one if scales.order is None else one[:, scales.order] for one in laid)
-    base, candidate = (one.reshape(len(one), -1, scales.width) for one in ordered)
+    laid = (side.reshape(-1, scales.columns).astype(np.float64) for side in sides)
+    ordered = (array if scales.order is None else array[:, scales.order] for array in laid)
+    base, candidate = (array.reshape(len(array), -1, scales.width) for array in ordered)
     off = candidate - base
-    ours, theirs = (one - one.mean(axis=2, keepdims=True) for one in (base, candidate))
+    ours, theirs = (array - array.mean(axis=2, keepdims=True) for array in (base, candidate))
     slopes = np.sum(ours * theirs, axis=2) / np.sum(ours * ours, axis=2)
     rest = theirs - slopes[..., None] * ours
-    squares = (np.sum(one * one, axis=2) for one in (base, off, rest))
+    squares = (np.sum(array * array, axis=2) for array in (base, off, rest))
     return slopes, off.mean(axis=2), *squares

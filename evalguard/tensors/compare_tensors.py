@@ -124,7 +124,7 @@ def _read(side: TensorFiles, *, whole: bool) -> Iterator[HeldValue]:
     named = read_named_values(side.config, prefix="")
     yield from named
     if whole:
-        known = {one.source for one in named}
+        known = {held.source for held in named}
         for path, value in flatten_values(side.config):
             if path not in known and is_computed_with(path):
                 yield HeldValue(name=path, value=to_json_value(value), source=path, common=False)
@@ -132,10 +132,10 @@ def _read(side: TensorFiles, *, whole: bool) -> Iterator[HeldValue]:
 
 def _is_among(row: HyperparameterDelta) -> bool:
     """Whether one side has one of several that the other names, as ends of texts."""
-    one, other = row.base, row.candidate
-    if isinstance(one, list) and not isinstance(other, list):
-        return other in one
-    return isinstance(other, list) and not isinstance(one, list) and one in other
+    base, candidate = row.base, row.candidate
+    if isinstance(base, list) and not isinstance(candidate, list):
+        return candidate in base
+    return isinstance(candidate, list) and not isinstance(base, list) and base in candidate
 
 
 # Swapped tensors differ by 1.4 times their norm, in names of one shape: looked for above this.
@@ -203,9 +203,9 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         added = {head.pair.cand} if head is not None and head.added else set()
         deltas, merges = _compare_pairs(sides[0], sides[1], alignment, scales, head, options)
         otherwise = find_stored_otherwise(sides[0], sides[1], alignment)
-        deltas += [_unreadable(sides[0], sides[1], one, options) for one in otherwise]
+        deltas += [_unreadable(sides[0], sides[1], weight, options) for weight in otherwise]
         unread = [delta for delta in deltas if delta.state == "unreadable"]
-        known = {*added, *(one.name for one in otherwise)}
+        known = {*added, *(weight.name for weight in otherwise)}
         lone = sort_lone(sides[0], sides[1], alignment, unread, known)
         missed = list_missing(sides[0], sides[1], scales)
         alone = [n for n in (*scales.base_only, *scales.cand_only) if n not in missed]
@@ -318,28 +318,28 @@ def _compare_pairs(
     if head is not None and head.added:
         names[head.pair] = head.pair.cand  # its base has a delta of its own
     for named, name in names.items():
-        one, other = held[0][named.base], held[1][named.cand]
-        tolerance = _choose_tolerance(one, other, options)
+        ours, theirs = held[0][named.base], held[1][named.cand]
+        tolerance = _choose_tolerance(ours, theirs, options)
         if name in of_scales:
-            if one.elements == other.elements == 1:  # stored as () by some and as (1,) by others
-                other = replace(other, shape=one.shape)
+            if ours.elements == theirs.elements == 1:  # stored as () by some and as (1,) by others
+                theirs = replace(theirs, shape=ours.shape)
             if options.atol is None:
                 tolerance = replace(tolerance, atol=0.0)  # a scale is as small as what is allowed
         pair = StoredPair(
             name=name,
-            base=one,
-            candidate=other,
+            base=ours,
+            candidate=theirs,
             layout=named.layout,
             tolerance=tolerance,
         )
         deltas[name] = _unsummed(pair)
-        fault = _fault_text(one, other) or _code_fault(one, other)
+        fault = _fault_text(ours, theirs) or _code_fault(ours, theirs)
         if fault:
             deltas[name] = replace(deltas[name], state="unreadable", fault=fault)
             continue
-        deltas[name], fitting, found = _fit_shapes(pair, deltas[name])
-        if found is not None:
-            resized[name] = found
+        deltas[name], fitting, resizing = _fit_shapes(pair, deltas[name])
+        if resizing is not None:
+            resized[name] = resizing
         if fitting is not None:
             pairs.append(fitting)
     for name, delta in _sum_all(pairs, options).items():
@@ -407,10 +407,10 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
         if options.progress is not None:
             options.progress(done, total)
 
-    found: dict[str, TensorDelta] = {}
+    deltas: dict[str, TensorDelta] = {}
     unlike: list[StoredPair] = []
     unknown: list[StoredPair] = []
-    others: dict[str, tuple[Likeness, ...]] = {}
+    alternatives: dict[str, tuple[Likeness, ...]] = {}
     rescaled: dict[str, ChannelFactors] = {}
     processes = options.processes or default_processes(total)
     for summed in sum_pairs(pairs, processes=processes, progress=advance):
@@ -419,10 +419,12 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
         if shown is not None:
             (summed,) = sum_pairs([shown])
             delta, seen = _summed_delta(summed)
-        if delta.fault == "" and any(INVARIANTS[one].of_training for one in options.invariants):
+        if delta.fault == "" and any(
+            INVARIANTS[invariant].of_training for invariant in options.invariants
+        ):
             untrained = count_untrained_elements(summed.pair, delta.unequal)
             delta = replace(delta, untrained=untrained)
-        found[delta.name], others[delta.name] = delta, seen.others
+        deltas[delta.name], alternatives[delta.name] = delta, seen.others
         if seen.rescaling is not None:
             rescaled[delta.name] = seen.rescaling
         like = delta.likeness
@@ -433,33 +435,33 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
     exchanged = find_exchanged(unlike)
     rows = find_exchanged_rows([pair for pair in unknown if pair.name not in exchanged])
     for name, likeness in rows.items():
-        found[name] = replace(found[name], likeness=likeness, damage=())
-    for name, other in exchanged.items():
-        found[name] = replace(
-            found[name],
+        deltas[name] = replace(deltas[name], likeness=likeness, damage=())
+    for name, owner in exchanged.items():
+        deltas[name] = replace(
+            deltas[name],
             likeness=Likeness(
-                kind="structure", name="swapped", fault="swapped", detail=f"it is {other}"
+                kind="structure", name="swapped", fault="swapped", detail=f"it is {owner}"
             ),
         )
-    for pair in pairs if any(one.candidate.parts for one in pairs) else ():
-        explained = explain_plain(pair, found[pair.name], rescaled, pairs)
+    for pair in pairs if any(stored.candidate.parts for stored in pairs) else ():
+        explained = explain_plain(pair, deltas[pair.name], rescaled, pairs)
         if explained is not None:
-            found[pair.name] = replace(found[pair.name], state="rescaled", likeness=explained)
-    for name, likeness in find_rotated(pairs, found).items():
-        found[name] = replace(found[name], state="rotated", likeness=likeness)
-    return _agree(found, others)
+            deltas[pair.name] = replace(deltas[pair.name], state="rescaled", likeness=explained)
+    for name, likeness in find_rotated(pairs, deltas).items():
+        deltas[name] = replace(deltas[name], state="rotated", likeness=likeness)
+    return _agree(deltas, alternatives)
 
 
 def _agree(
     found: dict[str, TensorDelta], others: Mapping[str, tuple[Likeness, ...]]
 ) -> dict[str, TensorDelta]:
     """Where two explanations are exact, take the one that more tensors have: it is one cause."""
-    counts = Counter(one.likeness.words for one in found.values() if one.likeness is not None)
+    counts = Counter(delta.likeness.words for delta in found.values() if delta.likeness is not None)
     agreed = dict(found)
-    for name, more in others.items():
+    for name, alternatives in others.items():
         own = found[name].likeness
-        if own is not None and more:
-            best = max((own, *more), key=lambda one: counts[one.words])
+        if own is not None and alternatives:
+            best = max((own, *alternatives), key=lambda likeness: counts[likeness.words])
             agreed[name] = replace(found[name], likeness=best)
     return agreed
 
@@ -481,15 +483,15 @@ _SAME_PACKING = Tolerance(
 
 
 def _choose_tolerance(one: StoredTensor, other: StoredTensor, options: TensorOptions) -> Tolerance:
-    kept = [f"{side.dtype} scaled" if side.parts else side.dtype for side in (one, other)]
-    alike = one.parts and other.parts and kept[0] == kept[1] and one.packing == other.packing
+    formats = [f"{side.dtype} scaled" if side.parts else side.dtype for side in (one, other)]
+    alike = one.parts and other.parts and formats[0] == formats[1] and one.packing == other.packing
     if alike and options.rtol is None and options.atol is None:
         return _SAME_PACKING
-    found = _tolerance((kept[0], kept[1]), options)
+    tolerance = _tolerance((formats[0], formats[1]), options)
     rounding = max(one.rounding, other.rounding)
-    if not rounding or found.snr is not None or options.atol is not None:
-        return found
-    return replace(found, atol=found.atol + rounding)
+    if not rounding or tolerance.snr is not None or options.atol is not None:
+        return tolerance
+    return replace(tolerance, atol=tolerance.atol + rounding)
 
 
 def _tolerance(dtypes: tuple[str, str], options: TensorOptions) -> Tolerance:
@@ -559,13 +561,13 @@ def _summed_delta(summed: SummedPair) -> tuple[TensorDelta, Description]:
         beyond_blocks=sums.beyond_blocks,
         damage=tuple(
             DamagedRows(
-                fault=one.fault,
-                detail=one.detail,
-                rows=len(one.rows),
-                first=one.rows[:_FEW],
-                blocks=one.blocks,
+                fault=damaged.fault,
+                detail=damaged.detail,
+                rows=len(damaged.rows),
+                first=damaged.rows[:_FEW],
+                blocks=damaged.blocks,
             )
-            for one in seen.damage
+            for damaged in seen.damage
         ),
         likeness=seen.likeness,
     )
@@ -588,8 +590,8 @@ def _state(pair: StoredPair, sums: PairSums) -> TensorState:
         return "within"
     # one element may have made the scale of a whole row: then its format keeps no more
     # whether elements beyond their format are damage is said by their blocks
-    kept = pair.candidate.parts and pair.is_bounded
-    return "within" if kept and uses_whole_range(pair.candidate) else "beyond"
+    bounded = pair.candidate.parts and pair.is_bounded
+    return "within" if bounded and uses_whole_range(pair.candidate) else "beyond"
 
 
 def _counts(side: SideCounts, sums: SideSums) -> SideCounts:
@@ -600,7 +602,7 @@ def _greatest(extreme: Extreme, shape: tuple[int, ...]) -> GreatestDifference | 
     if extreme.index < 0 or extreme.value == 0.0:
         return None
     index = np.unravel_index(extreme.index, shape) if shape else ()
-    return GreatestDifference(value=extreme.value, index=tuple(int(one) for one in index))
+    return GreatestDifference(value=extreme.value, index=tuple(int(at) for at in index))
 
 
 def _moved_shape(tensor: StoredTensor, layout: Layout) -> tuple[int, ...]:
@@ -644,12 +646,12 @@ def _code_fault(one: StoredTensor, other: StoredTensor) -> str:
 
 def _lend_shape(pair: StoredPair) -> StoredPair:
     """Give a side whose file does not say in which shape its elements are that of the other."""
-    one, other = pair.base, pair.candidate
-    if one.elements != other.elements or one.shape_known == other.shape_known:
+    base, candidate = pair.base, pair.candidate
+    if base.elements != candidate.elements or base.shape_known == candidate.shape_known:
         return pair
-    if one.shape_known:
-        return replace(pair, candidate=replace(other, shape=one.shape, shape_known=True))
-    return replace(pair, base=replace(one, shape=other.shape, shape_known=True))
+    if base.shape_known:
+        return replace(pair, candidate=replace(candidate, shape=base.shape, shape_known=True))
+    return replace(pair, base=replace(base, shape=candidate.shape, shape_known=True))
 
 
 def _layout_text(layout: Layout) -> str:
@@ -662,7 +664,10 @@ def _layout_text(layout: Layout) -> str:
         parts.append("reshaped")
     if layout.transpose:
         parts.append("transposed")
-    parts += [f"{one.heads} heads permuted" if one.heads else "permuted" for one in layout.permute]
+    parts += [
+        f"{permutation.heads} heads permuted" if permutation.heads else "permuted"
+        for permutation in layout.permute
+    ]
     if layout.scale != 1.0:
         parts.append(f"times {layout.scale:g}")
     if layout.add:
@@ -707,16 +712,16 @@ def _caveats(
     deltas: Sequence[TensorDelta],
     scales: Sequence[str],
 ) -> list[str]:
-    found = [*base.notes, *candidate.notes]
+    caveats = [*base.notes, *candidate.notes]
     if scales:
         count = len(scales)
-        found.append(
+        caveats.append(
             f"{count:,} scale{'s' if count > 1 else ''} of activations or caches, which no weight "
             f"has, of one side alone: first {scales[0]}"
         )
     models = (base.architecture, candidate.architecture)
     if base.kind == candidate.kind and all(models) and models[0] != models[1]:
-        found.append(f"the base is a {models[0]}, the candidate a {models[1]}")
+        caveats.append(f"the base is a {models[0]}, the candidate a {models[1]}")
     padded: dict[int, list[TensorDelta]] = {}
     for delta in deltas:
         if delta.rows_appended:
@@ -724,8 +729,8 @@ def _caveats(
     for count, of_one in padded.items():
         rows = f"{count:,} row{'s' if count > 1 else ''}"
         sizes = f"{of_one[0].candidate.shape[0]:,} for {of_one[0].base.shape[0]:,}"
-        found.append(
-            f"{rows} appended to {', '.join(one.name for one in of_one)}: a padded vocabulary "
+        caveats.append(
+            f"{rows} appended to {', '.join(delta.name for delta in of_one)}: a padded vocabulary "
             f"({sizes}), of which the rows that both have were compared"
         )
     for side in ("base", "candidate"):
@@ -734,11 +739,11 @@ def _caveats(
             nans, infs = (
                 sum(getattr(getattr(d, side), kind) for d in broken) for kind in ("nans", "infs")
             )
-            found.append(
+            caveats.append(
                 f"the {side} has {nans:,} NaN and {infs:,} infinite elements in {len(broken)} "
                 f"tensor{'s' if len(broken) > 1 else ''}, first {broken[0].name}"
             )
-    return found
+    return caveats
 
 
 def _environment() -> Mapping[str, Value]:

@@ -123,26 +123,26 @@ class RowScan:
             self.greatest[here] = difference.max(axis=1)
             self.base[here] = base @ self.directions
             self.candidate[here] = candidate @ self.directions
-            for sums, one, other in (
+            for sums, left, right in (
                 (self.base_squares, base, base),
                 (self.candidate_squares, candidate, candidate),
                 (self.noise, difference, difference),
                 (self.dot, base, candidate),
             ):
-                sums[here] = np.einsum("ij,ij->i", one, other)
+                sums[here] = np.einsum("ij,ij->i", left, right)
 
     @property
     def finite(self) -> Array:
         """Rows without NaN and inf in the candidate."""
-        found: Array = np.isfinite(self.candidate_squares)
-        return found
+        finite: Array = np.isfinite(self.candidate_squares)
+        return finite
 
     @property
     def relative(self) -> Array:
         """Squared error of every row over its squares; 0 where both are 0."""
         with np.errstate(all="ignore"):
-            found = self.noise / self.base_squares
-        return np.where(self.noise == 0, 0.0, np.where(np.isnan(found), np.inf, found))
+            relative = self.noise / self.base_squares
+        return np.where(self.noise == 0, 0.0, np.where(np.isnan(relative), np.inf, relative))
 
     @property
     def _usual(self) -> float:
@@ -181,7 +181,7 @@ class RowScan:
 
     def are_explained(self, faults: Sequence[RowFault], beyond: Rows) -> bool:
         """Whether what is known of some rows is nearly all of the difference of all."""
-        known = [one for one in faults if one.fault not in UNKNOWN_DAMAGE]
+        known = [fault for fault in faults if fault.fault not in UNKNOWN_DAMAGE]
         return self._left_by(known, beyond) <= _OTHERS
 
     def telling(self, faults: Sequence[RowFault], beyond: Rows) -> tuple[RowFault, ...]:
@@ -204,21 +204,21 @@ class RowScan:
                 )
                 least = max(least, _SPREAD * float(np.std(over[held])))
         return tuple(
-            one
-            for one in faults
-            if one.fault not in _BY_SIZE or np.median(over[list(one.rows)]) > least
+            fault
+            for fault in faults
+            if fault.fault not in _BY_SIZE or np.median(over[list(fault.rows)]) > least
         )
 
     def _left_by(self, faults: Sequence[RowFault], beyond: Rows) -> float:
         """Return the share of the squares of a difference that is in rows without a fault."""
         noise = np.where(np.isfinite(self.noise), self.noise, 0.0)
         whole = float(noise[np.union1d(beyond, _rows_of(faults))].sum())
-        left = float(noise[np.setdiff1d(beyond, _rows_of(faults))].sum())
-        return left / whole if whole else 0.0
+        unexplained = float(noise[np.setdiff1d(beyond, _rows_of(faults))].sum())
+        return unexplained / whole if whole else 0.0
 
 
 def _rows_of(faults: Sequence[RowFault]) -> Rows:
-    return np.array([row for one in faults for row in one.rows], dtype=np.intp)
+    return np.array([row for fault in faults for row in fault.rows], dtype=np.intp)
 
 
 def draw_directions(columns: int) -> Array:
@@ -237,24 +237,24 @@ def find_row_faults(
     Args:
         heads: whether rows may be heads, as those of attention are; else they are blocks.
     """
-    found: list[RowFault] = []
+    faults: list[RowFault] = []
     broken = damaged[~scan.finite[damaged]]
     if broken.size:
-        found.append(_whole(NOT_FINITE, broken))
-    left = damaged[scan.finite[damaged] & np.isfinite(scan.base_squares[damaged])]
-    zeroed = left[scan.candidate_squares[left] == 0]
+        faults.append(_whole(NOT_FINITE, broken))
+    remaining = damaged[scan.finite[damaged] & np.isfinite(scan.base_squares[damaged])]
+    zeroed = remaining[scan.candidate_squares[remaining] == 0]
     if zeroed.size:
-        found.append(_whole("rows zeroed", zeroed))
-    left = np.setdiff1d(left, zeroed)
-    for fault in _multiples(scan, left, read):
-        found.append(fault)
-        left = np.setdiff1d(left, fault.rows)
-    for fault in _moves(scan, left, damaged, heads=heads):
-        found.append(fault)
-        left = np.setdiff1d(left, fault.rows)
-    if left.size:
-        found += _blocks(left, read)
-    return tuple(sorted(found, key=lambda one: -len(one.rows)))
+        faults.append(_whole("rows zeroed", zeroed))
+    remaining = np.setdiff1d(remaining, zeroed)
+    for fault in _multiples(scan, remaining, read):
+        faults.append(fault)
+        remaining = np.setdiff1d(remaining, fault.rows)
+    for fault in _moves(scan, remaining, damaged, heads=heads):
+        faults.append(fault)
+        remaining = np.setdiff1d(remaining, fault.rows)
+    if remaining.size:
+        faults += _blocks(remaining, read)
+    return tuple(sorted(faults, key=lambda row_fault: -len(row_fault.rows)))
 
 
 def _whole(fault: Fault, rows: Rows, more: str = "") -> RowFault:
@@ -264,16 +264,20 @@ def _whole(fault: Fault, rows: Rows, more: str = "") -> RowFault:
 
 def _multiples(scan: RowScan, rows: Rows, read: RowReader) -> Iterator[RowFault]:
     """Rows that are the base's times a factor, -1 apart from the others."""
-    base, other, dot = (one[rows] for one in (scan.base_squares, scan.candidate_squares, scan.dot))
+    base, candidate, dot = (
+        figures[rows] for figures in (scan.base_squares, scan.candidate_squares, scan.dot)
+    )
     with np.errstate(all="ignore"):
         factor = dot / base
-        left = other - dot * factor
-        explained = (base > 0) & (left <= 0.04 * scan.noise[rows]) & (left <= 0.09 * other)
+        residual = candidate - dot * factor
+        explained = (
+            (base > 0) & (residual <= 0.04 * scan.noise[rows]) & (residual <= 0.09 * candidate)
+        )
     places = np.flatnonzero(explained)
     if places.size:
         few = _choose(places)
         held = zip(factor[few], *read(rows[few]), strict=True)
-        good = np.array([_is_multiple(one, *sides) for one, *sides in held])
+        good = np.array([_is_multiple(ratio, *sides) for ratio, *sides in held])
         explained[few[~good] if good.mean() > _MOST_HOLD else np.setdiff1d(places, few[good])] = (
             False
         )
@@ -331,8 +335,8 @@ def _moves(scan: RowScan, rows: Rows, damaged: Rows, *, heads: bool) -> Iterator
         yield _describe_order(known, scan.rows, heads=heads)
         return
     pairs = [f"{row} is the base's {at}" for row, at in [*known.items()][:3]]
-    more = " ..." if len(known) > 3 else ""
-    yield _whole("rows duplicated", moved, f"{', '.join(pairs)}{more}")
+    suffix = " ..." if len(known) > 3 else ""
+    yield _whole("rows duplicated", moved, f"{', '.join(pairs)}{suffix}")
 
 
 def find_sources(scan: RowScan, rows: Rows, damaged: Rows) -> Array:
@@ -373,9 +377,9 @@ def find_sources(scan: RowScan, rows: Rows, damaged: Rows) -> Array:
         apart = np.linalg.norm(scan.candidate[rows[inside]] - scan.base[at[inside]], axis=1)
         good = inside[apart <= enough[inside]]
         sources[good] = at[good]
-    left = np.setdiff1d(np.flatnonzero(sources < 0), sampled)
-    if left.size <= _MOST_LOOKED_UP or (sources[sampled] >= 0).mean() > 0.02:
-        look_up(left)
+    remaining = np.setdiff1d(np.flatnonzero(sources < 0), sampled)
+    if remaining.size <= _MOST_LOOKED_UP or (sources[sampled] >= 0).mean() > 0.02:
+        look_up(remaining)
     return sources
 
 
@@ -389,8 +393,8 @@ def _describe_shift(moved: Rows, source: Rows, damaged: Rows, count: int) -> Row
     first = int(shifted[0]) - max(step, 0)
     last = count - 1 + min(step, 0)
     whole = int(shifted[-1]) == last and first <= int(damaged[0])
-    others = moved[moved - source != step]
-    round_about = others.size and bool(np.isin(source[moved - source != step], damaged).all())
+    outliers = moved[moved - source != step]
+    round_about = outliers.size and bool(np.isin(source[moved - source != step], damaged).all())
     if not whole or round_about or shifted.size < 0.9 * (last - int(shifted[0]) + 1):
         return None
     what = "inserted" if step > 0 else "deleted"
@@ -451,7 +455,7 @@ def _blocks(rows: Rows, read: RowReader) -> list[RowFault]:
         for row, ours, theirs, most in zip(few.tolist(), base, candidate, allowed, strict=True)
         for block in _row_blocks(row, ours, theirs, most)
     ]
-    found = []
+    faults = []
     for kind in dict.fromkeys(block.fault for block in made):
         of_kind = [block for block in made if block.fault == kind]
         where = np.unique([block.row for block in of_kind])
@@ -461,8 +465,8 @@ def _blocks(rows: Rows, read: RowReader) -> list[RowFault]:
         rows_of = tuple((rows if sampled and where.size == few.size else where).tolist())
         detail = _blocks_text(of_kind, rows_of, whole=len(whole) == len(of_kind))
         blocks = tuple((b.row, b.first, b.last) for b in of_kind[:8])
-        found.append(RowFault(fault=fault, rows=rows_of, detail=detail, blocks=blocks))
-    return found
+        faults.append(RowFault(fault=fault, rows=rows_of, detail=detail, blocks=blocks))
+    return faults
 
 
 def _blocks_text(blocks: Sequence[_Block], rows: Sequence[int], *, whole: bool) -> str:
@@ -486,8 +490,8 @@ def _row_blocks(row: int, base: Array, candidate: Array, allowed: Array) -> Iter
         wrong = ~(np.abs(candidate - base) <= allowed)
     places = np.unique(np.flatnonzero(wrong) // SPAN)
     run: _Block | None = None
-    for place in places.tolist():
-        first, last = place * SPAN, min((place + 1) * SPAN, base.size) - 1
+    for block in places.tolist():
+        first, last = block * SPAN, min((block + 1) * SPAN, base.size) - 1
         here = slice(first, last + 1)
         fault, factor = _name_block(base[here], candidate[here], allowed[here])
         if run is not None and run.last == first - 1 and run.fault == fault:
@@ -508,9 +512,9 @@ def _name_block(base: Array, candidate: Array, allowed: Array) -> tuple[Fault, f
     if not np.isfinite(theirs).all() or not squares:
         return "blocks damaged", 1.0
     factor = float(ours @ theirs) / squares
-    left = float(np.sum((theirs - factor * ours) ** 2))
+    residual = float(np.sum((theirs - factor * ours) ** 2))
     noise = float(np.sum((theirs - ours) ** 2))
-    if left > _LEFT * noise or left > _LEFT * float(theirs @ theirs):
+    if residual > _LEFT * noise or residual > _LEFT * float(theirs @ theirs):
         return "blocks damaged", 1.0
     if not _is_multiple(factor, ours, theirs, allowed):
         return "blocks damaged", 1.0
@@ -520,7 +524,9 @@ def _name_block(base: Array, candidate: Array, allowed: Array) -> tuple[Fault, f
 
 
 ROW_FAULTS: tuple[Fault, ...] = tuple(
-    one for one in get_args(Fault) if one.startswith(("rows ", "blocks ", "heads ", "zero points "))
+    fault
+    for fault in get_args(Fault)
+    if fault.startswith(("rows ", "blocks ", "heads ", "zero points "))
 )
 _PIECE = 1 << 18  # elements that are read at a time
 _LEAST_COLUMNS = 8  # rows of fewer numbers have nothing to be known by
@@ -571,12 +577,12 @@ class PairRows:
         if not self._lies_in_blocks:
             return self._read_whole(first, stop)
         begin, end = first * self.columns, stop * self.columns
-        raw = [one.read_bytes(begin, end) for one in (self.pair.base, self.pair.candidate)]
+        raw = [tensor.read_bytes(begin, end) for tensor in (self.pair.base, self.pair.candidate)]
         values = [
-            one.codec.decode(part)
-            for one, part in zip((self.pair.base, self.pair.candidate), raw, strict=True)
+            tensor.codec.decode(part)
+            for tensor, part in zip((self.pair.base, self.pair.candidate), raw, strict=True)
         ]
-        base, candidate = (one.reshape(-1, self.columns).astype(np.float32) for one in values)
+        base, candidate = (array.reshape(-1, self.columns).astype(np.float32) for array in values)
         bound = bound_parts(self.pair, raw, values) if self.pair.is_bounded else None
         allowed = None if bound is None else bound.excuse(*values).reshape(-1, self.columns)
         return base, candidate, self._allowed(base, candidate, allowed)
@@ -584,8 +590,8 @@ class PairRows:
     def pick(self, rows: NDArray[np.intp]) -> tuple[Array, Array, Array]:
         """Return the same of some rows."""
         parts = [self.read(row, row + 1) for row in rows.tolist()]
-        found = [np.concatenate([part[number] for part in parts]) for number in range(3)]
-        return found[0], found[1], found[2]
+        arrays = [np.concatenate([part[number] for part in parts]) for number in range(3)]
+        return arrays[0], arrays[1], arrays[2]
 
     @property
     def _lies_in_blocks(self) -> bool:
@@ -596,8 +602,8 @@ class PairRows:
         if not self._whole:
             moved, allowed = load_bounded(self.pair)
             self._whole = [self.pair.base.load(), moved, *([] if allowed is None else [allowed])]
-        parts = [one.reshape(-1, self.columns)[first:stop] for one in self._whole]
-        base, candidate = (one.astype(np.float32) for one in parts[:2])
+        parts = [array.reshape(-1, self.columns)[first:stop] for array in self._whole]
+        base, candidate = (part.astype(np.float32) for part in parts[:2])
         bound = parts[2] if len(parts) > 2 else None
         return base, candidate, self._allowed(base, candidate, bound)
 
@@ -619,9 +625,9 @@ def name_rows(pair: StoredPair, rows: NDArray[np.intp]) -> tuple[RowFault, ...]:
         return ()
     reader = PairRows(pair, *shape)
     heads = may_have_heads(pair.name)
-    found = find_row_faults(_fill(reader), rows, reader.pick, heads=heads)
+    faults = find_row_faults(_fill(reader), rows, reader.pick, heads=heads)
     blocks = ("blocks ", "rows damaged")
-    return tuple(one for one in found if not one.fault.startswith(blocks))
+    return tuple(fault for fault in faults if not fault.fault.startswith(blocks))
 
 
 def scan_rows(
@@ -652,8 +658,8 @@ def scan_rows(
         damaged = scan.without_drift(damaged)
     if not damaged.size:
         return ()
-    found = find_row_faults(scan, damaged, reader.pick, heads=heads)
-    return scan.telling(found, beyond)
+    faults = find_row_faults(scan, damaged, reader.pick, heads=heads)
+    return scan.telling(faults, beyond)
 
 
 def _fill(reader: PairRows) -> RowScan:

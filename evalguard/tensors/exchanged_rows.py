@@ -26,11 +26,11 @@ def find_exchanged_rows(pairs: Sequence[StoredPair]) -> dict[str, Likeness]:
         shape = shape_rows(pair.base.shape)
         if shape is not None:
             groups.setdefault((_module(pair.name), shape[1]), []).append(pair)
-    found: dict[str, Likeness] = {}
+    likenesses: dict[str, Likeness] = {}
     for (module, columns), group in groups.items():
         if len(group) > 1 and sum(pair.elements for pair in group) <= LARGEST_SEARCHED:
-            found |= _find_in(group, columns, f"{module}." if module else "")
-    return found
+            likenesses |= _find_in(group, columns, f"{module}." if module else "")
+    return likenesses
 
 
 def _find_in(group: Sequence[StoredPair], columns: int, prefix: str) -> dict[str, Likeness]:
@@ -44,18 +44,20 @@ def _find_in(group: Sequence[StoredPair], columns: int, prefix: str) -> dict[str
     if not known.size:
         return {}
     source = find_sources(scan, known, beyond)
-    owner, of = (np.searchsorted(ends, one, side="right") for one in (known, source))
+    owner, of = (np.searchsorted(ends, rows, side="right") for rows in (known, source))
     differing = np.bincount(np.searchsorted(ends, beyond, side="right"), minlength=len(group))
-    found = {}
+    likenesses = {}
     for at, pair in enumerate(group):
         moved = (owner == at) & (source >= 0)
-        others = np.unique(of[moved & (of != at)])
-        if others.size and moved.sum() >= _NEARLY_ALL * differing[at]:
-            names = ", ".join(group[one].name.removeprefix(prefix) for one in others)
+        owners = np.unique(of[moved & (of != at)])
+        if owners.size and moved.sum() >= _NEARLY_ALL * differing[at]:
+            names = ", ".join(group[index].name.removeprefix(prefix) for index in owners)
             number = int((moved & (of != at)).sum())
             detail = f"{number:,} of {counts[at]:,} are rows of {names}"
-            found[pair.name] = Likeness(kind="structure", name=_NAME, fault=_NAME, detail=detail)
-    return found
+            likenesses[pair.name] = Likeness(
+                kind="structure", name=_NAME, fault=_NAME, detail=detail
+            )
+    return likenesses
 
 
 def _module(name: str) -> str:

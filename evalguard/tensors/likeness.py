@@ -106,9 +106,9 @@ def describe_difference(summed: SummedPair, *, beyond: bool) -> Description:
     seen = _describe_values(summed, beyond=beyond)
     if not broken:
         return seen
-    others = "" if seen.likeness is None else f"; otherwise {seen.likeness.words}"
+    otherwise = "" if seen.likeness is None else f"; otherwise {seen.likeness.words}"
     likeness = Likeness(
-        kind="structure", name=NOT_FINITE, fault=NOT_FINITE, detail=f"{broken}{others}"
+        kind="structure", name=NOT_FINITE, fault=NOT_FINITE, detail=f"{broken}{otherwise}"
     )
     return replace(seen, likeness=likeness, others=())
 
@@ -129,8 +129,8 @@ def _describe_not_finite(summed: SummedPair) -> str:
             first = start + int((nan | inf).argmax())
     if not nans + infs:
         return ""
-    place = np.unravel_index(first, pair.base.shape) if pair.base.shape else ()
-    return not_finite_text(nans, infs, pair.elements, [int(one) for one in place])
+    index = np.unravel_index(first, pair.base.shape) if pair.base.shape else ()
+    return not_finite_text(nans, infs, pair.elements, [int(at) for at in index])
 
 
 def _read_pieces(pair: StoredPair) -> Iterator[tuple[int, Array, Array]]:
@@ -179,10 +179,10 @@ def _describe_values(summed: SummedPair, *, beyond: bool) -> Description:
     grid = None if rounding is not None or off is not None else explain_by_grid(base, candidate)
     if grid is not None:
         rounding = _grid_likeness(grid)
-    found = find_factor(base, candidate) if rounding is None else None
-    found = found or off
-    if found is not None:
-        return Description(likeness=_structure(found))
+    fault = find_factor(base, candidate) if rounding is None else None
+    fault = fault or off
+    if fault is not None:
+        return Description(likeness=_structure(fault))
     damage: tuple[RowFault, ...] = ()
     if pair.is_bounded or (beyond and _is_uneven(summed)):
         expected = None if grid is None else expect_grid(grid)
@@ -233,7 +233,7 @@ def _conclude(
     """Choose between what was done to rows, to the layout, and a rounding."""
     shape = shape_rows(summed.pair.base.shape)
     rows = shape[0] if shape else 1
-    share = sum(len(one.rows) for one in damage) / rows
+    share = sum(len(row_fault.rows) for row_fault in damage) / rows
     large = summed.sums.relative_l2 > _LAYOUT_ERROR or shape is None  # of a vector all is cheap
     most = share > _MOST and damage[0].fault not in _NEVER_LAYOUT
     unknown = bool(damage) and damage[0].fault in UNKNOWN_DAMAGE
@@ -258,16 +258,16 @@ def _conclude(
 
 
 def _rows_likeness(damage: Sequence[RowFault], rounding: Likeness | None) -> Likeness | None:
-    if all(one.fault == NOT_FINITE for one in damage):
+    if all(fault.fault == NOT_FINITE for fault in damage):
         return rounding
-    first, *rest = (one for one in damage if one.fault != NOT_FINITE)
-    others = [f"{one.fault}: {one.detail}" for one in rest[:2]]
-    others += [f"otherwise {rounding.words}"] if rounding is not None else []
+    first, *rest = (fault for fault in damage if fault.fault != NOT_FINITE)
+    details = [f"{fault.fault}: {fault.detail}" for fault in rest[:2]]
+    details += [f"otherwise {rounding.words}"] if rounding is not None else []
     return Likeness(
         kind="structure",
         name=first.fault,
         fault=first.fault,
-        detail="; ".join([first.detail, *others]),
+        detail="; ".join([first.detail, *details]),
     )
 
 
@@ -284,13 +284,13 @@ def _find_edit(summed: SummedPair) -> StructureFault | None:
     if not pruned and (pair.is_bounded or not alike):
         return None
     base, (candidate, allowed) = pair.base.load(), load_bounded(pair)
-    base, candidate = (one.astype(np.float32, copy=False) for one in (base, candidate))
+    base, candidate = (array.astype(np.float32, copy=False) for array in (base, candidate))
     if allowed is None:
         return find_constant(base, candidate) or find_pruned(base, candidate)
-    found = find_pruned(base, candidate, 2 * allowed) if sums.beyond else None
-    if found is None:
+    pruning = find_pruned(base, candidate, 2 * allowed) if sums.beyond else None
+    if pruning is None:
         return None
-    return replace(found, detail=f"{found.detail}, otherwise {name_format(pair).words}")
+    return replace(pruning, detail=f"{pruning.detail}, otherwise {name_format(pair).words}")
 
 
 def _find_low_rank(pair: StoredPair) -> StructureFault | None:
@@ -310,15 +310,15 @@ def _find_exact(summed: SummedPair, base: Array, candidate: Array) -> list[Liken
     if pair.is_bounded or sums.base.broken or sums.candidate.broken:
         return []
     lost = _LOST.get(pair.candidate.dtype, 2.0**-21)
-    found = []
+    exact = []
     for fault in find_exact(base, candidate, lost):
         assert fault.by is not None
         squares = sums.base.squares * (fault.by - 1) ** 2
         if fault.fault == "plus a constant":
             squares = sums.elements * fault.by**2
         if abs(sums.noise - squares) <= max(1e-3, 8 * lost) * squares:
-            found.append(_structure(fault))
-    return found
+            exact.append(_structure(fault))
+    return exact
 
 
 def _find_grid_fault(pair: StoredPair, base: Array, candidate: Array) -> StructureFault | None:
@@ -330,8 +330,8 @@ def _find_grid_fault(pair: StoredPair, base: Array, candidate: Array) -> Structu
     if not pair.lies_alike or columns % math.lcm(pair.base.codec.block, pair.candidate.codec.block):
         return find_grid_fault(base, candidate)
     rows = min(max(_NEIGHBOURS // columns, _FEWEST_ROWS), pair.elements // columns)
-    sides = (one.read(0, rows * columns) for one in (pair.base, pair.candidate))
-    return find_grid_fault(*(one.reshape(rows, columns) for one in sides))
+    sides = (tensor.read(0, rows * columns) for tensor in (pair.base, pair.candidate))
+    return find_grid_fault(*(side.reshape(rows, columns) for side in sides))
 
 
 def _usual_rows(base: Array, candidate: Array) -> tuple[Array, Array]:
@@ -343,9 +343,9 @@ def _usual_rows(base: Array, candidate: Array) -> tuple[Array, Array]:
     known = relative[np.isfinite(relative)]
     if not known.size:  # a base of zeros
         return base, candidate
-    kept = finite.all(axis=1) & (relative <= 4 * np.median(known))
-    if 0 < kept.sum() < len(base):
-        return base[kept], candidate[kept]
+    usual = finite.all(axis=1) & (relative <= 4 * np.median(known))
+    if 0 < usual.sum() < len(base):
+        return base[usual], candidate[usual]
     return base, candidate
 
 
@@ -391,14 +391,14 @@ def find_layout_fault(pair: StoredPair) -> StructureFault | None:
     if not (np.isfinite(base).all() and np.isfinite(candidate).all()):
         return None
     heads, rounding = may_have_heads(pair.name), _measure_levels(pair, candidate)
-    found = find_structure(base, candidate, heads=heads, rounding=rounding)
+    fault = find_structure(base, candidate, heads=heads, rounding=rounding)
     if not pair.candidate.codec.quantised or pair.base.codec.quantised:
-        return found
+        return fault
     if pair.lies_alike and pair.base.shape != pair.candidate.shape:
-        return found
+        return fault
     codes = find_code_fault(pair, heads=heads, rounding=rounding)
-    if codes is None or (found is not None and found.left <= _BETTER * codes.left):
-        return found
+    if codes is None or (fault is not None and fault.left <= _BETTER * codes.left):
+        return fault
     return replace(codes, detail=f"{codes.detail}, otherwise {name_format(pair).words}")
 
 
@@ -452,7 +452,7 @@ def _sample_rows(pair: StoredPair) -> tuple[Array, Array]:
         base, candidate = pair.base.load(), load_candidate(pair)
         rows = _choose_rows(base.size // max(columns, 1), columns)
         return tuple(  # type: ignore[return-value]
-            one.reshape(-1, columns)[rows].astype(np.float32) for one in (base, candidate)
+            side.reshape(-1, columns)[rows].astype(np.float32) for side in (base, candidate)
         )
     return _read_rows(pair.base, columns), _read_rows(pair.candidate, columns)
 
@@ -463,8 +463,8 @@ def _read_rows(tensor: StoredTensor, columns: int) -> Array:
     rows = _choose_rows(tensor.elements // columns, columns)
     if len(rows) == tensor.elements // columns:
         return tensor.read().reshape(-1, columns).astype(np.float32)
-    found = [tensor.read(row * columns, (row + 1) * columns) for row in rows.tolist()]
-    return np.stack(found).astype(np.float32)
+    sampled = [tensor.read(row * columns, (row + 1) * columns) for row in rows.tolist()]
+    return np.stack(sampled).astype(np.float32)
 
 
 def _choose_rows(count: int, columns: int) -> NDArray[np.intp]:
@@ -478,8 +478,8 @@ def find_exchanged(pairs: Sequence[StoredPair]) -> dict[str, str]:
     for pair in pairs:
         if not pair.lies_alike or pair.base.shape != pair.candidate.shape:
             continue
-        for found, tensor in zip(sides, (pair.base, pair.candidate), strict=True):
-            found[pair.name] = _fingerprint(tensor)
+        for fingerprints, tensor in zip(sides, (pair.base, pair.candidate), strict=True):
+            fingerprints[pair.name] = _fingerprint(tensor)
     by_shape: dict[tuple[int, ...], list[str]] = {}
     for pair in pairs:
         if pair.name in sides[0]:
@@ -494,8 +494,8 @@ def find_exchanged(pairs: Sequence[StoredPair]) -> dict[str, str]:
 def _fingerprint(tensor: StoredTensor) -> Array:
     """Return a few elements, spread over the tensor."""
     block = tensor.codec.block
-    found = []
-    for place in fingerprint_places(tensor.elements).tolist():
-        start = place // block * block
-        found.append(float(tensor.read(start, start + block)[place - start]))
-    return np.array(found)
+    values = []
+    for position in fingerprint_places(tensor.elements).tolist():
+        start = position // block * block
+        values.append(float(tensor.read(start, start + block)[position - start]))
+    return np.array(values)

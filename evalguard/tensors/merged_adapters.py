@@ -126,7 +126,7 @@ def _measure(merged: StoredTensor, folded: FoldedRows) -> _Factor | None:
     parts = list(_read_rows(merged, folded))
     if not parts:
         return _UNKNOWN
-    held, weight, update = (np.concatenate(one) for one in zip(*parts, strict=True))
+    held, weight, update = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
     rounded = _ROUNDINGS.get(merged.dtype, _keep)
     expected = rounded(weight + update).astype(np.float64) - weight
     change = held - weight
@@ -152,8 +152,8 @@ def _read_rows(merged: StoredTensor, folded: FoldedRows) -> Iterator[tuple[Array
     wanted = min(rows, max(_SAMPLE // columns, 1))
     length = -(-wanted // min(_STRETCHES, wanted))
     for start in np.linspace(0, rows - length, -(-wanted // length)).astype(int).tolist():
-        place = (start * columns, (start + length) * columns)
-        held, weight = (one.read(*place).astype(np.float64) for one in (merged, folded.weight))
+        span = (start * columns, (start + length) * columns)
+        held, weight = (tensor.read(*span).astype(np.float64) for tensor in (merged, folded.weight))
         yield held, weight, folded.update.rows(start, start + length).reshape(-1)
 
 
@@ -189,11 +189,11 @@ def _list_reasons(scaling: Scaling) -> Iterator[tuple[float, str]]:
     yield -1.0, "merged with the opposite sign"
     if not own:
         return
-    other = scale_update(rank, alpha, rslora=not scaling.rslora) / own
+    swapped = scale_update(rank, alpha, rslora=not scaling.rslora) / own
     if scaling.rslora:
-        yield other, "alpha / r, where its config says alpha / sqrt(r) (rsLoRA)"
+        yield swapped, "alpha / r, where its config says alpha / sqrt(r) (rsLoRA)"
     else:
-        yield other, "alpha / sqrt(r) (rsLoRA), where its config says alpha / r"
+        yield swapped, "alpha / sqrt(r) (rsLoRA), where its config says alpha / r"
     if (rank, alpha) != (scaling.usual_rank, scaling.usual_alpha):
         usual = scale_update(scaling.usual_rank, scaling.usual_alpha, rslora=scaling.rslora)
         yield usual / own, "the patterns of ranks and alphas were not read"

@@ -25,11 +25,11 @@ def common_dtype(base: np.dtype[Any], candidate: np.dtype[Any]) -> np.dtype[Any]
     """Return the dtype in which two tensors are compared: float32 unless one of them needs more."""
     kinds = {base.kind, candidate.kind}
     if kinds <= set("biu"):
-        large = any(one.kind == "u" and one.itemsize == 8 for one in (base, candidate))
+        large = any(dtype.kind == "u" and dtype.itemsize == 8 for dtype in (base, candidate))
         return np.dtype(np.float64 if large else np.int64)
     wide = any(
-        (one.kind == "f" and one.itemsize > 4) or (one.kind in "iu" and one.itemsize > 2)
-        for one in (base, candidate)
+        (dtype.kind == "f" and dtype.itemsize > 4) or (dtype.kind in "iu" and dtype.itemsize > 2)
+        for dtype in (base, candidate)
     )
     return np.dtype(np.float64 if wide else np.float32)
 
@@ -82,9 +82,9 @@ class SideSums:
             return zeros
         self.nans += int(np.isnan(block).sum())
         self.infs += int(np.isinf(block).sum())
-        kept = block[np.isfinite(block)].astype(np.float64)
-        self.total += float(kept.sum())
-        self.squares += float(kept @ kept)
+        finite = block[np.isfinite(block)].astype(np.float64)
+        self.total += float(finite.sum())
+        self.squares += float(finite @ finite)
         return zeros
 
     @property
@@ -322,7 +322,7 @@ def divide(part: float, whole: float) -> float:
 
 def _dot(one: Array, other: Array) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
-        found = float(one @ other)
-    if math.isfinite(found):
-        return found
+        product = float(one @ other)
+    if math.isfinite(product):
+        return product
     return float(one.astype(np.float64) @ other.astype(np.float64))

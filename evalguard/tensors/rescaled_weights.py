@@ -76,8 +76,8 @@ def find_channel_factors(base: Array, candidate: Array) -> ChannelFactors | None
     if columns.min() <= 0 or rows.min() <= 0:
         return None
     whole = float(np.sum(ours * theirs) / np.sum(ours * ours))  # of clipping
-    left = float(np.sum((theirs - ours * rows[:, None] * columns) ** 2))
-    if left > _LEFT * float(np.sum((theirs - whole * ours) ** 2)):
+    residual = float(np.sum((theirs - ours * rows[:, None] * columns) ** 2))
+    if residual > _LEFT * float(np.sum((theirs - whole * ours) ** 2)):
         return None
     few = _factor_spread(rows) <= 2 * _LEAST
     if few:
@@ -104,8 +104,8 @@ def take_back(ratio: Array, factors: Array) -> bool:
 def _solve(ours: Array, theirs: Array, *, axis: int) -> Array:
     squares = np.sum(ours * ours, axis=axis)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.sum(ours * theirs, axis=axis) / squares
-    return np.where(squares > 0, found, 1.0)
+        factors = np.sum(ours * theirs, axis=axis) / squares
+    return np.where(squares > 0, factors, 1.0)
 
 
 def _spread_by_chance(ours: Array, theirs: Array, columns: Array) -> float:
@@ -136,14 +136,14 @@ def is_rotated(base: Array, candidate: Array, off: float) -> bool:
     ours, theirs = base.astype(np.float64), candidate.astype(np.float64)
     if len(ours) < LEAST_VECTORS or not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return False
-    lengths = [np.sqrt(np.einsum("ij,ij->i", one, one)) for one in (ours, theirs)]
-    if any((one == 0).any() for one in lengths):
+    lengths = [np.sqrt(np.einsum("ij,ij->i", vectors, vectors)) for vectors in (ours, theirs)]
+    if any((norms == 0).any() for norms in lengths):
         return False
     if np.quantile(np.abs(np.log(lengths[1] / lengths[0])), 0.9) > 2 * off:
         return False
     angles = []
-    for one, length in zip((ours, theirs), lengths, strict=True):
-        unit = one / length[:, None]
+    for vectors, length in zip((ours, theirs), lengths, strict=True):
+        unit = vectors / length[:, None]
         upper = (unit @ unit.T)[np.triu_indices(len(unit), 1)]
         angles.append(upper - upper.mean())
     spread = float(np.linalg.norm(angles[0]))
@@ -175,19 +175,19 @@ def find_rescaling(pair: StoredPair) -> ChannelFactors | None:
     if len(pair.base.shape) != 2 or pair.base.codec.quantised:
         return None
     count, columns = pair.base.shape
-    found = find_channel_factors(*_sample(pair))
-    if found is None or found.rows is None:
-        return found
+    factors = find_channel_factors(*_sample(pair))
+    if factors is None or factors.rows is None:
+        return factors
     height = max(_PIECE // columns, 1)
     rows = [
         solve_rows(
             _read(pair.base, first, min(first + height, count)),
             _read(pair.candidate, first, min(first + height, count)),
-            found.columns,
+            factors.columns,
         )
         for first in range(0, count, height)
     ]
-    return ChannelFactors(columns=found.columns, rows=np.concatenate(rows))
+    return ChannelFactors(columns=factors.columns, rows=np.concatenate(rows))
 
 
 def _sample(pair: StoredPair) -> tuple[Array, Array]:
@@ -205,14 +205,14 @@ def _read_row(tensor: Any, row: int, columns: int) -> Array:
     block = tensor.codec.block
     start, stop = row * columns, (row + 1) * columns
     begin, end = start // block * block, -(-stop // block) * block
-    found: Array = tensor.read(begin, end)[start - begin : stop - begin]
-    return found
+    values: Array = tensor.read(begin, end)[start - begin : stop - begin]
+    return values
 
 
 def _read(tensor: Any, first: int, stop: int) -> Array:
     columns = tensor.shape[-1]
-    found: Array = tensor.read(first * columns, stop * columns).reshape(-1, columns)
-    return found
+    values: Array = tensor.read(first * columns, stop * columns).reshape(-1, columns)
+    return values
 
 
 def explain_plain(
@@ -232,8 +232,8 @@ def explain_plain(
     """
     if delta.state != "beyond" or pair.candidate.parts or pair.elements > _LARGEST:
         return None
-    found = _LAYER.match(pair.name)
-    layer = found.group(1) if found is not None else ""
+    matched = _LAYER.match(pair.name)
+    layer = matched.group(1) if matched is not None else ""
     near = {name: factors for name, factors in rescaled.items() if name.startswith(layer)}
     if pair.base.shape != pair.candidate.shape or not pair.lies_alike:
         return None
@@ -246,9 +246,9 @@ def explain_plain(
                 return _rescaled_likeness(f"by the inverse of the columns of {name}")
             if factors.rows is not None and take_back(1 / ratio, factors.rows):
                 return _rescaled_likeness(f"as the rows of {name}")
-        for other in others:
-            if other.name.startswith(layer) and _holds_inverse(other, ratio):
-                return _rescaled_likeness(f"by the inverse of the columns of {other.name}")
+        for neighbour in others:
+            if neighbour.name.startswith(layer) and _holds_inverse(neighbour, ratio):
+                return _rescaled_likeness(f"by the inverse of the columns of {neighbour.name}")
         return None
     own = find_channel_factors(ours, theirs) if ours.ndim == 2 else None
     if own is None or own.rows is not None:
@@ -301,22 +301,22 @@ def find_rotated(
     """
     unlike = [pair for pair in pairs if _is_asked(pair, deltas[pair.name])]
     norms = {pair.name: pair for pair in pairs if len(pair.base.shape) == 1}
-    found: dict[str, Likeness] = {}
+    rotated: dict[str, Likeness] = {}
     folded: set[str] = set()
     for pair in unlike:
         side, norm = _find_side(pair, norms)
         if side:
-            found[pair.name] = _likeness(f"on the side of its {side}")
+            rotated[pair.name] = _likeness(f"on the side of its {side}")
             folded |= {norm} if norm else set()
-    if not found:
+    if not rotated:
         return {}
     for name in folded:
         if deltas[name].state == "beyond" and _is_constant(norms[name].candidate):
-            found[name] = _likeness("its factors went into the weights after it")
+            rotated[name] = _likeness("its factors went into the weights after it")
     for pair in unlike:
-        if pair.name not in found and _same_length(pair, norms):
-            found[pair.name] = _likeness("on both sides, which only its length can tell")
-    return found
+        if pair.name not in rotated and _same_length(pair, norms):
+            rotated[pair.name] = _likeness("on both sides, which only its length can tell")
+    return rotated
 
 
 def _is_asked(pair: StoredPair, delta: TensorDelta) -> bool:
@@ -353,8 +353,8 @@ def _find_side(pair: StoredPair, norms: Mapping[str, StoredPair]) -> tuple[str, 
 def _format_error(pair: StoredPair) -> float:
     """Return the relative error that the formats of both sides leave."""
     tolerance = pair.tolerance
-    told = tolerance.rtol if tolerance.snr is None else 10 ** (-tolerance.snr / 20)
-    return min(max(told, _LEAST_OFF), _MOST_OFF)
+    error = tolerance.rtol if tolerance.snr is None else 10 ** (-tolerance.snr / 20)
+    return min(max(error, _LEAST_OFF), _MOST_OFF)
 
 
 def _factors_before(
@@ -371,8 +371,8 @@ def _factors_before(
 
 
 def _layer(name: str) -> str:
-    found = _LAYER.match(name)
-    return "" if found is None else found.group(1)
+    matched = _LAYER.match(name)
+    return "" if matched is None else matched.group(1)
 
 
 def _is_constant(tensor: StoredTensor) -> bool:
@@ -393,10 +393,10 @@ def _same_length(pair: StoredPair, norms: Mapping[str, StoredPair]) -> bool:
 
 
 def _column_squares(tensor: StoredTensor) -> Array:
-    found = np.zeros(tensor.shape[1])
+    squares = np.zeros(tensor.shape[1])
     for piece in _read_pieces(tensor):
-        found += np.einsum("ij,ij->j", piece, piece, dtype=np.float64)
-    return found
+        squares += np.einsum("ij,ij->j", piece, piece, dtype=np.float64)
+    return squares
 
 
 def _spread(count: int) -> Array:
@@ -423,5 +423,5 @@ def _read_pieces(tensor: StoredTensor) -> Iterable[Array]:
 
 
 def _likeness(detail: str) -> Likeness:
-    said = f"{detail}; evalguard compare tells whether the model answers alike"
-    return Likeness(kind="structure", name="rotated", fault="rotated", detail=said)
+    explanation = f"{detail}; evalguard compare tells whether the model answers alike"
+    return Likeness(kind="structure", name="rotated", fault="rotated", detail=explanation)

@@ -75,7 +75,7 @@ def find_resized(pair: StoredPair) -> ResizedPair | None:
     blocks = (base.codec.block, candidate.codec.block)
     if any(columns % block for block in blocks) or (columns < _LEAST_COLUMNS and not vocabulary):
         return None
-    sides = [_read_rows(one, columns) for one in (base, candidate)]
+    sides = [_read_rows(tensor, columns) for tensor in (base, candidate)]
     counts = find_row_counts(sides[0][0], sides[1][0])
     if counts is None or counts.fault != "rows appended" or not vocabulary:
         return None if counts is None else ResizedPair(counts=counts)

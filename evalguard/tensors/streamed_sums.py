@@ -68,7 +68,7 @@ class StoredPair:
     def is_bounded(self) -> bool:
         """Whether the stored format says how far each element may be off."""
         formats = (self.base.codec.bound, self.candidate.codec.bound)
-        return self.tolerance.snr is not None and any(one is not None for one in formats)
+        return self.tolerance.snr is not None and any(bound is not None for bound in formats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,15 +203,15 @@ def _begin_process(pairs: Sequence[StoredPair], one_whole_tensor: Any) -> None:
 
 def _sum_numbered(number: int, start: int, stop: int) -> PairSums:
     if _HERE.number not in (-1, number):
-        left = _HERE.pairs[_HERE.number]
-        forget_bytes(left.base, left.candidate)
+        previous = _HERE.pairs[_HERE.number]
+        forget_bytes(previous.base, previous.candidate)
     _HERE.number = number
     return _sum_task(_HERE.pairs[number], start, stop)
 
 
 def _tasks(pair: StoredPair) -> Iterator[tuple[int, int]]:
     size = pair.elements
-    if any(_is_whole(one) for one in (pair.base, pair.candidate)) or not pair.lies_alike:
+    if any(_is_whole(tensor) for tensor in (pair.base, pair.candidate)) or not pair.lies_alike:
         yield 0, size  # as a whole, so that one process alone loads it
         return
     step = _whole_blocks(pair, _TASK)
@@ -259,8 +259,8 @@ def _add_piece(sums: PairSums, pair: StoredPair, start: int, stop: int) -> None:
     for at in range(0, stop - start, step):
         end = min(at + step, stop - start)
         parts = [
-            one[at // codec.block * codec.size : end // codec.block * codec.size]
-            for one, codec in zip(raw, codecs, strict=True)
+            data[at // codec.block * codec.size : end // codec.block * codec.size]
+            for data, codec in zip(raw, codecs, strict=True)
         ]
         if same and _equal_bytes(*parts):
             sums.add_identical(codecs[0].decode(parts[0]))
@@ -273,13 +273,13 @@ def _add_piece(sums: PairSums, pair: StoredPair, start: int, stop: int) -> None:
 
 def bound_parts(pair: StoredPair, raw: Sequence[Array], values: Sequence[Array]) -> Bound | None:
     """Return the greatest healthy error of each element of a part of both sides, flat."""
-    found: list[Bound | None] = []
+    bounds: list[Bound | None] = []
     for number, tensor in enumerate((pair.base, pair.candidate)):
         make = tensor.codec.bound
-        found.append(
+        bounds.append(
             None if make is None else make(raw[number], values[number], values[1 - number])
         )
-    return _join(*found)
+    return _join(*bounds)
 
 
 def _join(base: Bound | None, candidate: Bound | None) -> Bound | None:
@@ -325,12 +325,12 @@ def load_bounded(pair: StoredPair) -> tuple[Array, Array | None]:
     if pair.candidate.codec.bound is not None:
         wanted = lay_out_base(pair, values.shape)
         made = pair.candidate.codec.bound(pair.candidate.read_bytes(), values.reshape(-1), wanted)
-        own = made.move(lambda one: moves.apply(one.reshape(values.shape)), size)
+        own = made.move(lambda errors: moves.apply(errors.reshape(values.shape)), size)
     moved, exact = pair.layout.apply(values), pair.base.load()
     if pair.base.codec.bound is not None:
         flat = np.ascontiguousarray(moved).reshape(-1)
         made = pair.base.codec.bound(pair.base.read_bytes(), exact.reshape(-1), flat)
-        base = made.move(lambda one: one.reshape(exact.shape))
+        base = made.move(lambda errors: errors.reshape(exact.shape))
     bound = _join(base, own)
     return moved, None if bound is None else bound.excuse(exact, moved)
 
@@ -340,13 +340,11 @@ def lay_out_base(pair: StoredPair, shape: tuple[int, ...]) -> Array:
     layout = pair.layout
     size = int(np.prod(shape, dtype=np.int64))
     places = np.arange(size, dtype=np.int32 if size < 1 << 31 else np.int64).reshape(shape)
-    found = np.full(size, np.nan, dtype=np.float32)
+    laid = np.full(size, np.nan, dtype=np.float32)
     base = pair.base.load().astype(np.float32)
     if layout.scale:
-        found[replace(layout, add=0.0, scale=1.0).apply(places)] = (
-            base - layout.add
-        ) / layout.scale
-    return found
+        laid[replace(layout, add=0.0, scale=1.0).apply(places)] = (base - layout.add) / layout.scale
+    return laid
 
 
 def narrow_candidate(tensor: StoredTensor, layout: Layout) -> tuple[StoredTensor, Layout]:

@@ -47,9 +47,9 @@ class NamePrefixes:
     def note(self) -> str:
         """It in a sentence without a full stop."""
         if not self.base or not self.candidate:
-            side, other = ("base", "candidate") if self.base else ("candidate", "base")
+            side, opposite = ("base", "candidate") if self.base else ("candidate", "base")
             text = self.base or self.candidate
-            return f"names of the {side} begin with '{text}', which the {other}'s do not"
+            return f"names of the {side} begin with '{text}', which the {opposite}'s do not"
         return f"names begin with '{self.base}' in the base, with '{self.candidate}' there"
 
 
@@ -68,17 +68,19 @@ def find_name_prefixes(
     for name in base:
         for front, rest in _split(name):
             by_rest[rest].append(front)
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for name in candidate:
         for front, rest in _split(name):
             fronts = by_rest.get(rest, ())
             if len(fronts) <= _MOST_ALIKE:
-                found.update((other, front) for other in fronts if _fit(other, front))
-    if not found:
+                counts.update(
+                    (base_front, front) for base_front in fronts if _fit(base_front, front)
+                )
+    if not counts:
         return None
     # of those by which as many agree the shortest: longer ones hold modules of the names themselves
-    ours, theirs = max(found, key=lambda pair: (found[pair], -len(pair[0]) - len(pair[1])))
-    count = found[ours, theirs]
+    ours, theirs = max(counts, key=lambda pair: (counts[pair], -len(pair[0]) - len(pair[1])))
+    count = counts[ours, theirs]
     enough = count >= _LEAST_SHARE * fewer and count > common
     return NamePrefixes(base=ours, candidate=theirs) if enough else None
 
@@ -87,7 +89,7 @@ def _split(name: str) -> Iterator[tuple[str, str]]:
     """Yield what may stand in front of a name, as "model.", and the rest of it."""
     parts = name.split(".")
     for at in range(min(_MOST + 1, len(parts))):
-        yield "".join(f"{one}." for one in parts[:at]), ".".join(parts[at:])
+        yield "".join(f"{part}." for part in parts[:at]), ".".join(parts[at:])
 
 
 def _fit(one: str, other: str) -> bool:
@@ -153,9 +155,9 @@ def _pair_single(base: str, candidate: str) -> NameMap:
 def _nothing_common(base: TensorFiles, candidate: TensorFiles) -> EvaluationError:
     examples = [", ".join(list(side.tensors)[:3]) for side in (base, candidate)]
     models = [side.architecture for side in (base, candidate)]
-    other = f" ({models[0]} and {models[1]})" if all(models) and models[0] != models[1] else ""
+    suffix = f" ({models[0]} and {models[1]})" if all(models) and models[0] != models[1] else ""
     return EvaluationError(
-        f"{base.name} and {candidate.name} have no tensor name in common{other}, so nothing was "
+        f"{base.name} and {candidate.name} have no tensor name in common{suffix}, so nothing was "
         f"compared: the base has {len(base.tensors):,} ({examples[0]} ...), the candidate "
         f"{len(candidate.tensors):,} ({examples[1]} ...)",
         hint="say with --map FILE which names belong together; docs/tensors.md has the format",
@@ -175,21 +177,22 @@ def find_duplicates(
     """
     alike: dict[tuple[object, ...], list[StoredTensor]] = {}
     shapes: dict[tuple[object, ...], int] = {}
-    readable = [one for one in tensors.values() if not one.fault and one.elements]
-    for one in readable:
-        shapes[one.dtype, one.shape] = shapes.get((one.dtype, one.shape), 0) + 1
-    for one in readable:
-        if shapes[one.dtype, one.shape] > 1:
+    readable = [tensor for tensor in tensors.values() if not tensor.fault and tensor.elements]
+    for tensor in readable:
+        shapes[tensor.dtype, tensor.shape] = shapes.get((tensor.dtype, tensor.shape), 0) + 1
+    for tensor in readable:
+        if shapes[tensor.dtype, tensor.shape] > 1:
             try:
-                alike.setdefault((one.dtype, one.shape, _head(one)), []).append(one)
+                alike.setdefault((tensor.dtype, tensor.shape, _head(tensor)), []).append(tensor)
             except EvaluationError:  # its comparison says so
                 continue
             finally:
-                forget_bytes(one)
+                forget_bytes(tensor)
     groups = [group for rest in alike.values() if len(rest) > 1 for group in _equal(rest)]
     forget_bytes(*readable)
     return tuple(
-        DuplicateTensors(side=side, names=tuple(one.name for one in group)) for group in groups
+        DuplicateTensors(side=side, names=tuple(member.name for member in group))
+        for group in groups
     )
 
 
@@ -208,13 +211,13 @@ def _head(tensor: StoredTensor) -> bytes:
 def _equal(tensors: Sequence[StoredTensor]) -> list[list[StoredTensor]]:
     """Group tensors of equal middles and ends by all their bytes."""
     groups: list[list[StoredTensor]] = []
-    for one in tensors:
+    for tensor in tensors:
         for group in groups:
-            if _same_bytes(group[0], one):
-                group.append(one)
+            if _same_bytes(group[0], tensor):
+                group.append(tensor)
                 break
         else:
-            groups.append([one])
+            groups.append([tensor])
     return [group for group in groups if len(group) > 1 and not _constant(group[0])]
 
 
@@ -254,12 +257,12 @@ def name_tied(alignment: NameAlignment, duplicates: Sequence[DuplicateTensors]) 
         "candidate": {pair.cand for pair in alignment.pairs},
     }
     alone = {"base": alignment.base_only, "candidate": alignment.cand_only}
-    found: dict[str, str] = {}
+    tied: dict[str, str] = {}
     for group in duplicates:
         partner = next((name for name in group.names if name in paired[group.side]), None)
         if partner is not None:
-            found |= {name: partner for name in group.names if name in alone[group.side]}
-    return found
+            tied |= {name: partner for name in group.names if name in alone[group.side]}
+    return tied
 
 
 _MOST_LONERS = 3  # parts that are named
@@ -314,17 +317,17 @@ def find_stored_otherwise(
         (alignment.cand_only, alignment.base_only, base, True),
     )
     return [
-        StoredOtherwise(name=name, of_base=of_base, fault=_fault(other, of_base, parts))
-        for here, there, other, of_base in sides
+        StoredOtherwise(name=name, of_base=of_base, fault=_fault(opposite, of_base, parts))
+        for here, there, opposite, of_base in sides
         for name, parts in _find_parts_of(here, there)
     ]
 
 
 def _find_parts_of(here: Sequence[str], there: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     inside: dict[str, list[str]] = defaultdict(list)
-    for one in there:
-        for module in () if one.endswith((".weight", ".bias")) else _modules(one):
-            inside[module].append(one)
+    for lone_name in there:
+        for module in () if lone_name.endswith((".weight", ".bias")) else _modules(lone_name):
+            inside[module].append(lone_name)
     for name in here:
         parts = inside.get(name.removesuffix(".weight")) if name.endswith(".weight") else None
         if parts:
@@ -367,8 +370,8 @@ def sort_lone(
     return LoneTensors(
         base=tuple(name for name in only[0] if name not in of_base),
         candidate=tuple(name for name in only[1] if name not in of_candidate),
-        parts=tuple(name for one in parts for name in one if name not in known),
-        buffers=tuple(name for one in buffers for name in one),
+        parts=tuple(name for names in parts for name in names if name not in known),
+        buffers=tuple(name for names in buffers for name in names),
     )
 
 
@@ -429,7 +432,7 @@ def find_tied_head(
         if head not in alignment.cand_only or not alike:
             return None
         return TiedHead(pair=NamePair(base=embedding, cand=head), embedding=embedding, added=True)
-    pair = next((one for one in alignment.pairs if one.base == ours[0]), None)
+    pair = next((paired for paired in alignment.pairs if paired.base == ours[0]), None)
     if pair is None or pair.cand != head or not _same(ours, "base", duplicates):
         return None
     return TiedHead(pair=pair, embedding=embedding, added=False)
@@ -441,7 +444,7 @@ def compare_declared_heads(
     """Say where a config does not fit the output head that is stored: an untied model without one
     gets a random head, and one that is tied leaves a stored head out."""
     heads = [
-        _declared_head(side, [one for one in duplicates if one.side == name])
+        _declared_head(side, [group for group in duplicates if group.side == name])
         for name, side in (("base", base), ("candidate", candidate))
     ]
     if heads[0] == heads[1] or not _UNFIT & {*heads}:
@@ -458,12 +461,17 @@ def _declared_head(side: TensorFiles, duplicates: Sequence[DuplicateTensors]) ->
     inner = text.get("tie_word_embeddings") if isinstance(text, dict) else None
     tied = side.config.get("tie_word_embeddings", inner)
     if head is None or embedding is None:
-        speaks = any(one in side.architecture for one in _SPEAKING)
+        speaks = any(kind in side.architecture for kind in _SPEAKING)
         lost = tied is False and speaks and embedding is not None
         return _NOT_STORED if lost else "tied to the embedding"
-    one, other = side.tensors[head], side.tensors[embedding]
+    head_tensor, embedding_tensor = side.tensors[head], side.tensors[embedding]
     alike = any({head, embedding} <= {*group.names} for group in duplicates)
-    if tied is True and not alike and (one.dtype, one.shape) == (other.dtype, other.shape):
+    if (
+        tied is True
+        and not alike
+        and (head_tensor.dtype, head_tensor.shape)
+        == (embedding_tensor.dtype, embedding_tensor.shape)
+    ):
         return _NOT_USED
     return "tied to the embedding" if tied is True else "stored"
 
@@ -477,4 +485,4 @@ def _find(tensors: Mapping[str, StoredTensor]) -> tuple[str | None, str | None]:
 def _same(
     names: tuple[str | None, str | None], side: str, duplicates: Sequence[DuplicateTensors]
 ) -> bool:
-    return any(one.side == side and {*names} <= {*one.names} for one in duplicates)
+    return any(group.side == side and {*names} <= {*group.names} for group in duplicates)

@@ -81,8 +81,8 @@ class DeltaGroup:
             unknown = self.state == "beyond"
             return f"{head}, like nothing known" if unknown else head
         verb = "looks" if count == 1 else "look"
-        told = self.likeness.name if self.differs else likeness_text(self.likeness)
-        return f"{head}, {verb} like {told}"
+        description = self.likeness.name if self.differs else likeness_text(self.likeness)
+        return f"{head}, {verb} like {description}"
 
     @property
     def differs(self) -> bool:
@@ -103,8 +103,8 @@ def untrained_text(result: InvariantResult) -> str:
     """Say how much an invariant leaves out; "" for nothing."""
     if not result.untrained:
         return ""
-    more = "elements" if result.holds else "more"
-    return f"; {format_count(result.untrained)} {more} are in rows that were never trained"
+    noun = "elements" if result.holds else "more"
+    return f"; {format_count(result.untrained)} {noun} are in rows that were never trained"
 
 
 def answer_text(report: TensorsReport) -> str:
@@ -112,16 +112,16 @@ def answer_text(report: TensorsReport) -> str:
     code = report.exit_code
     pairs = _tensors(len(report.deltas))
     if report.invariants:
-        broken = [one for one in report.invariants if not one.holds]
+        broken = [result for result in report.invariants if not result.holds]
         if not broken:
-            names = ", ".join(one.name for one in report.invariants)
+            names = ", ".join(result.name for result in report.invariants)
             text = f"HOLDS: {names} in {pairs}{''.join(map(untrained_text, report.invariants))}"
         else:
             text = "BROKEN: " + "; ".join(
-                f"{one.name}: {format_count(one.violations)} of {format_count(one.elements)} "
-                f"elements ({format_share(one.share)})"
-                f"{untrained_text(one)}"
-                for one in broken
+                f"{check.name}: {format_count(check.violations)} of {format_count(check.elements)} "
+                f"elements ({format_share(check.share)})"
+                f"{untrained_text(check)}"
+                for check in broken
             )
     elif report.passed and not report.count("unreadable"):
         same = report.count("identical") == len(report.deltas)
@@ -154,12 +154,12 @@ def _counts_text(report: TensorsReport) -> str:
 
 def configuration_lines(report: TensorsReport) -> list[str]:
     """Say where the configurations differ, which no tensor shows; [] where they do not."""
-    found = report.configuration
-    if not found:
+    differences = report.configuration
+    if not differences:
         return []
-    shown = "; ".join(map(difference_text, found[:_MOST_DIFFERENCES]))
-    more = len(found) - _MOST_DIFFERENCES
-    rest = f"; and {format_count(more)} more" if more > 0 else ""
+    shown = "; ".join(map(difference_text, differences[:_MOST_DIFFERENCES]))
+    hidden = len(differences) - _MOST_DIFFERENCES
+    rest = f"; and {format_count(hidden)} more" if hidden > 0 else ""
     return [f"Note: the configurations differ, which no tensor shows: {shown}{rest}"]
 
 
@@ -174,12 +174,12 @@ _SCALE_FAULTS: dict[ScaleFaultKind, str] = {
 
 def scale_lines(report: TensorsReport) -> Iterator[str]:
     """Yield what is wrong with the candidate's scales that the base has not."""
-    for one in report.scale_faults:
-        count = len(one.names)
+    for fault in report.scale_faults:
+        count = len(fault.names)
         scales = f"{format_count(count)} scale{'s' if count > 1 else ''}"
         yield (
-            f"In the candidate, {scales} of activations or caches: {_SCALE_FAULTS[one.fault]} "
-            f"({list_names(one.names, 2)})"
+            f"In the candidate, {scales} of activations or caches: {_SCALE_FAULTS[fault.fault]} "
+            f"({list_names(fault.names, 2)})"
         )
 
 
@@ -296,7 +296,7 @@ def missing_lines(report: TensorsReport, most: int) -> Iterator[str]:
         if missing:
             yield f"Only in the {side}: {list_names(missing, most)}"
     if report.tied:
-        pairs = [f"{name} (= {other})" for name, other in report.tied.items()]
+        pairs = [f"{name} (= {partner})" for name, partner in report.tied.items()]
         listed = list_names(pairs, most)
         yield f"Stored on one side only, and equal to another tensor there: {listed}"
 
@@ -311,13 +311,13 @@ def duplicate_lines(report: TensorsReport, most: int) -> Iterator[str]:
 
 def list_repairs(report: TensorsReport) -> list[list[str]]:
     """Return rules of a name map that would undo faults of layout, one of each kind, in YAML."""
-    found: dict[str, list[str]] = {}
+    repairs: dict[str, list[str]] = {}
     for delta in report.deltas:
         like = delta.likeness
         if like is not None and like.rule and not delta.passed:
             names = (f'- base: "{delta.name}"', f'  cand: "{delta.candidate_name}"')
-            found.setdefault(like.rule, [*names, *f"  {like.rule}".splitlines()])
-    return list(found.values())
+            repairs.setdefault(like.rule, [*names, *f"  {like.rule}".splitlines()])
+    return list(repairs.values())
 
 
 def list_names(names: Sequence[str], most: int) -> str:
@@ -368,17 +368,17 @@ def render_tensors_page(report: TensorsReport) -> str:
             for delta in group.deltas
         ],
         invariants=[
-            (one.name, one.words, format_count(one.violations), format_share(one.share))
-            for one in report.invariants
+            (result.name, result.words, format_count(result.violations), format_share(result.share))
+            for result in report.invariants
         ],
         lines=[
             *scale_lines(report),
             *configuration_lines(report),
             *missing_lines(report, 200),
             *duplicate_lines(report, 200),
-            *(f"Caveat: {printable(one)}" for one in report.caveats),
+            *(f"Caveat: {printable(caveat)}" for caveat in report.caveats),
         ],
-        rules=[printable(line) for one in list_repairs(report) for line in one],
+        rules=[printable(line) for repair in list_repairs(report) for line in repair],
         facts=[
             ("Base", source_text(report.base)),
             ("Candidate", source_text(report.candidate)),
@@ -454,7 +454,7 @@ def render_tensors(report: TensorsReport, *, width: int, color: bool, verbose: b
     missing; with ``verbose`` every tensor that is not identical. No name can act on the terminal.
     """
     width = max(width, NARROWEST)
-    groups = [one for one in group_deltas(report) if one.state != "identical"]
+    groups = [group for group in group_deltas(report) if group.state != "identical"]
     most = 10**9 if verbose else _MOST_GROUPS
     style = "bold green" if report.exit_code == 0 else "bold red"
     blocks = [
@@ -476,12 +476,14 @@ def render_tensors(report: TensorsReport, *, width: int, color: bool, verbose: b
         _wrapped(missing_lines(report, 10**9 if verbose else _MOST_NAMES), width),
         _wrapped(duplicate_lines(report, 10**9 if verbose else 2), width),
         _rule_lines(report, width, verbose),
-        _wrapped([f"Caveat: {printable(one)}" for one in report.caveats], width),
+        _wrapped([f"Caveat: {printable(caveat)}" for caveat in report.caveats], width),
     ]
     if not verbose and groups:
-        left = len(groups) - most
-        more = f"; {left} more kind{'s' if left > 1 else ''} of difference" if left > 0 else ""
-        blocks.append(wrap_prose(f"Every tensor: -v, --json, or -o FILE.html{more}", width))
+        hidden = len(groups) - most
+        suffix = (
+            f"; {hidden} more kind{'s' if hidden > 1 else ''} of difference" if hidden > 0 else ""
+        )
+        blocks.append(wrap_prose(f"Every tensor: -v, --json, or -o FILE.html{suffix}", width))
     return render_page(blocks, width, color=color)
 
 
@@ -503,14 +505,14 @@ def _group_lines(group: DeltaGroup, width: int, verbose: bool) -> list[Text]:
 
 def _invariant_lines(report: TensorsReport, width: int, most: int) -> list[Text]:
     lines: list[Text] = []
-    for one in report.invariants:
+    for result in report.invariants:
         lines += wrap_prose(
-            f"{one.name}: {one.words}. Broken by {format_count(one.violations)} of "
-            f"{format_count(one.elements)} elements ({format_share(one.share)})"
-            f"{untrained_text(one)}.",
+            f"{result.name}: {result.words}. Broken by {format_count(result.violations)} of "
+            f"{format_count(result.elements)} elements ({format_share(result.share)})"
+            f"{untrained_text(result)}.",
             width,
         )
-        worst = sorted(one.tensors, key=lambda each: -each.violations)
+        worst = sorted(result.tensors, key=lambda each: -each.violations)
         for tensor in [each for each in worst if each.violations][:most]:
             share = format_share(tensor.violations / tensor.elements)
             text = f"  {share:>9}  {printable(tensor.name)}"
@@ -526,7 +528,10 @@ def _rule_lines(report: TensorsReport, width: int, verbose: bool) -> list[Text]:
     head = "If the layout is meant, say so in a name map (--map FILE):"
     lines = [*wrap_prose(head, width), Text("  map:")]
     # not broken: somebody copies it
-    return [*lines, *(Text(f"  {printable(line)}", style="cyan") for one in shown for line in one)]
+    return [
+        *lines,
+        *(Text(f"  {printable(line)}", style="cyan") for rule in shown for line in rule),
+    ]
 
 
 def _wrapped(texts: object, width: int, rest: str = "  ") -> list[Text]:

@@ -240,17 +240,17 @@ class InvariantResult:
     @property
     def elements(self) -> int:
         """Elements that were checked."""
-        return sum(one.elements for one in self.tensors)
+        return sum(tensor.elements for tensor in self.tensors)
 
     @property
     def untrained(self) -> int:
         """Elements that were left out."""
-        return sum(one.untrained for one in self.tensors)
+        return sum(tensor.untrained for tensor in self.tensors)
 
     @property
     def violations(self) -> int:
         """Elements that break it."""
-        return sum(one.violations for one in self.tensors)
+        return sum(tensor.violations for tensor in self.tensors)
 
     @property
     def holds(self) -> bool:
@@ -312,14 +312,14 @@ class TensorsReport:
     def passed(self) -> bool:
         """Whether all invariants hold; without any, whether all tensors are within tolerance."""
         if self.invariants:
-            return all(one.holds for one in self.invariants)
-        broken = any(one.asked or not one.is_unknown for one in self.scale_faults)
+            return all(result.holds for result in self.invariants)
+        broken = any(fault.asked or not fault.is_unknown for fault in self.scale_faults)
         return not self.missing and not broken and all(delta.passed for delta in self.deltas)
 
     @property
     def differs(self) -> bool:
         """Whether a tensor is known to be another, or is missing."""
-        broken = any(not one.is_unknown for one in self.scale_faults)
+        broken = any(not fault.is_unknown for fault in self.scale_faults)
         return bool(self.missing or broken or self.count("beyond") or self.count("shape"))
 
     @property

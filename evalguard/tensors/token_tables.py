@@ -88,9 +88,9 @@ def compare_token_tables(base: TokenTables, candidate: TokenTables) -> list[Hype
         rows.append(_compare(name, base.flags[name], candidate.flags[name]))
     if alike:
         for name in sorted(base.rules.keys() & candidate.rules.keys()):
-            one, other = base.rules[name], candidate.rules[name]
-            if not _agree(one, other):
-                rows.append(_compare(name, _describe_rule(one), _describe_rule(other)))
+            ours, theirs = base.rules[name], candidate.rules[name]
+            if not _agree(ours, theirs):
+                rows.append(_compare(name, _describe_rule(ours), _describe_rule(theirs)))
     elif base.kind == candidate.kind == "gpt2":
         # without one llama.cpp cuts a text as "default" does, and warns of it
         names = [side.rules["pre_tokenizer"] if side.gguf else "by its file" for side in tables]
@@ -131,9 +131,9 @@ def _types_of_special(*tables: TokenTables) -> tuple[Mapping[int, int], ...]:
 
 def _share(one: Sequence[int], other: Sequence[int]) -> bool:
     """Whether two lists of ends are the same, or a side names a single one of the other's."""
-    ends, others = {*one}, {*other}
-    single = min(len(ends), len(others)) == 1 and bool(ends & others)
-    return not ends or not others or ends == others or single
+    ends, other_ends = {*one}, {*other}
+    single = min(len(ends), len(other_ends)) == 1 and bool(ends & other_ends)
+    return not ends or not other_ends or ends == other_ends or single
 
 
 def _compare(name: str, base: Value, candidate: Value) -> HyperparameterDelta | None:
@@ -148,11 +148,11 @@ def _compare_entries(
     """Compare two tables by number; the first entry that differs stands for all."""
     if not base or not candidate:
         return None
-    other = sorted(at for at in {*base, *candidate} if base.get(at) != candidate.get(at))
-    if not other:
+    differing = sorted(at for at in {*base, *candidate} if base.get(at) != candidate.get(at))
+    if not differing:
         return None
-    at, size = other[0], max(len(base), len(candidate))
-    where = f"number {at:,}; {len(other):,} of {size:,} differ"
+    at, size = differing[0], max(len(base), len(candidate))
+    where = f"number {at:,}; {len(differing):,} of {size:,} differ"
     return _row(name, base.get(at, ABSENT), candidate.get(at, ABSENT), where)
 
 
@@ -190,13 +190,13 @@ def _describe_template(text: object) -> str:
 
 
 def _read_gguf(metadata: Mapping[str, Any]) -> TokenTables:
-    told = {
+    entries = {
         key.removeprefix(_GGML): value for key, value in metadata.items() if key.startswith(_GGML)
     }
-    tokens = told.get("tokens")
+    tokens = entries.get("tokens")
     if not isinstance(tokens, list):
         return TokenTables(gguf=True)
-    kind, pre = str(told.get("model", "")), str(told.get("pre") or "default")
+    kind, pre = str(entries.get("model", "")), str(entries.get("pre") or "default")
     flags: dict[str, bool] = {}
     if kind in _KINDS:  # what llama.cpp does where the file does not say it
         flags = {
@@ -206,20 +206,22 @@ def _read_gguf(metadata: Mapping[str, Any]) -> TokenTables:
     if kind == "llama":
         flags["puts_blank_first"] = True
     for name, key in _GGUF_FLAGS.items():
-        if isinstance(told.get(key), bool):
-            flags[name] = told[key]
+        if isinstance(entries.get(key), bool):
+            flags[name] = entries[key]
     named = {}
     for name, key in _NAMED.items():
-        number = told.get(f"{key}_token_id", told.get(f"{name.removesuffix('_token')}_token_id"))
+        number = entries.get(
+            f"{key}_token_id", entries.get(f"{name.removesuffix('_token')}_token_id")
+        )
         if isinstance(number, int) and 0 <= number < len(tokens):
             named[name] = str(tokens[number])
     return TokenTables(
         gguf=True,
         kind=kind if kind in _KINDS else "",
         tokens=dict(enumerate(map(str, tokens))),
-        merges=[str(one) for one in _as_list(told.get("merges"))],
-        scores=[float(one) for one in _as_list(told.get("scores"))],
-        types={at: int(one) for at, one in enumerate(_as_list(told.get("token_type")))},
+        merges=[str(merge) for merge in _as_list(entries.get("merges"))],
+        scores=[float(score) for score in _as_list(entries.get("scores"))],
+        types={at: int(code) for at, code in enumerate(_as_list(entries.get("token_type")))},
         named=named,
         flags=flags,
         rules={"pre_tokenizer": pre} if kind == "gpt2" else {},
@@ -246,16 +248,20 @@ def _read_folder(folder: Path) -> TokenTables:
     if not isinstance(model, dict):
         return held
     vocabulary, scores = _read_vocabulary(model.get("vocab"))
-    added = [one for one in _as_list(whole.get("added_tokens")) if isinstance(one, dict)]
-    vocabulary |= {one["id"]: str(one.get("content")) for one in added if _is_id(one.get("id"))}
-    special = frozenset(one["id"] for one in added if one.get("special") and _is_id(one.get("id")))
+    added = [token for token in _as_list(whole.get("added_tokens")) if isinstance(token, dict)]
+    vocabulary |= {
+        token["id"]: str(token.get("content")) for token in added if _is_id(token.get("id"))
+    }
+    special = frozenset(
+        token["id"] for token in added if token.get("special") and _is_id(token.get("id"))
+    )
     kind = _kind(model, whole)
     own = {"byte_fallback", "ignore_merges", "fuse_unk"} & model.keys()
     return replace(
         held,
         kind=kind,
         tokens=vocabulary,
-        merges=[_merge_text(one) for one in _as_list(model.get("merges"))],
+        merges=[_merge_text(merge) for merge in _as_list(model.get("merges"))],
         scores=scores,
         types={at: _CONTROL if at in special else _NORMAL for at in vocabulary},
         special=special,
@@ -273,8 +279,8 @@ def _read_vocabulary(told: object) -> tuple[dict[int, str], list[float]]:
     """Return the tokens of a model and, of a unigram one, their scores."""
     if isinstance(told, dict):
         return {at: text for text, at in told.items() if _is_id(at)}, []
-    pairs = [one for one in _as_list(told) if isinstance(one, list) and len(one) == 2]
-    scores = [float(one) for _, one in pairs if isinstance(one, int | float)]
+    pairs = [pair for pair in _as_list(told) if isinstance(pair, list) and len(pair) == 2]
+    scores = [float(score) for _, score in pairs if isinstance(score, int | float)]
     return {at: str(text) for at, (text, _) in enumerate(pairs)}, scores
 
 
@@ -296,7 +302,9 @@ def _kind(model: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
 def _read_flags(whole: Mapping[str, Any], config: Mapping[str, Any], kind: str) -> dict[str, bool]:
     """Return what a tokenizer puts around a text: by its config, else by its post-processor."""
     parts = [
-        part for one in _walk(whole.get("post_processor")) for part in _as_list(one.get("single"))
+        part
+        for processor in _walk(whole.get("post_processor"))
+        for part in _as_list(processor.get("single"))
     ]
     around = ["SpecialToken" in part for part in parts if isinstance(part, dict)] or [False]
     flags = {"puts_bos_first": around[0], "puts_eos_last": around[-1]}
@@ -306,13 +314,13 @@ def _read_flags(whole: Mapping[str, Any], config: Mapping[str, Any], kind: str) 
     if kind == "llama":
         rules = [*_walk(whole.get("normalizer")), *_walk(whole.get("pre_tokenizer"))]
         flags["puts_blank_first"] = any(
-            one.get("type") == "Prepend"
+            rule.get("type") == "Prepend"
             or (
-                one.get("type") == "Metaspace"
-                and one.get("prepend_scheme") != "never"
-                and one.get("add_prefix_space") is not False
+                rule.get("type") == "Metaspace"
+                and rule.get("prepend_scheme") != "never"
+                and rule.get("add_prefix_space") is not False
             )
-            for one in rules
+            for rule in rules
         )
     return flags
 
@@ -332,19 +340,19 @@ def _read_template(folder: Path, config: Mapping[str, Any] | None) -> str:
         return _describe_template(read_regular_text(folder / "chat_template.jinja"))
     except (OSError, ValueError):
         pass
-    told = (config or {}).get("chat_template")
-    if isinstance(told, list):  # several by name
-        told = next((one.get("template") for one in told
-                     if isinstance(one, dict) and one.get("name") == "default"), None)  # fmt: skip
-    return "" if config is None else _describe_template(told)
+    text = (config or {}).get("chat_template")
+    if isinstance(text, list):  # several by name
+        text = next((row.get("template") for row in text
+                     if isinstance(row, dict) and row.get("name") == "default"), None)  # fmt: skip
+    return "" if config is None else _describe_template(text)
 
 
 def _read_named(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    told = {**(read_json_object(folder / "special_tokens_map.json") or {}), **config}
-    found = {}
+    special = {**(read_json_object(folder / "special_tokens_map.json") or {}), **config}
+    named = {}
     for name in _NAMED:
-        held = told.get(name)
+        held = special.get(name)
         text = held.get("content") if isinstance(held, dict) else held
         if isinstance(text, str):
-            found[name] = text
-    return found
+            named[name] = text
+    return named

@@ -47,7 +47,7 @@ _TWO_BITS = "vectors of three sizes: of heavy tails little is left but the signs
 
 
 def _snr(value: float, *dtypes: str, reason: str = _K_BLOCKS) -> tuple[Tolerance, ...]:
-    return tuple(Tolerance(dtype=one, snr=value, reason=reason) for one in dtypes)
+    return tuple(Tolerance(dtype=dtype, snr=value, reason=reason) for dtype in dtypes)
 
 
 TOLERANCES: tuple[Tolerance, ...] = (
@@ -95,8 +95,12 @@ TOLERANCES: tuple[Tolerance, ...] = (
     *_snr(0.0, "iq2_xxs", "iq2_xs", "iq2_s", reason=_TWO_BITS),
     *_snr(1.0, "iq1_s", "iq1_m", "tq1_0", "tq2_0"),
 )  # fmt: skip
-PLATFORMS = tuple(dict.fromkeys(one.platform for one in TOLERANCES if one.platform))
-OPERATIONS = tuple(dict.fromkeys(one.operation for one in TOLERANCES if one.operation))
+PLATFORMS = tuple(
+    dict.fromkeys(tolerance.platform for tolerance in TOLERANCES if tolerance.platform)
+)
+OPERATIONS = tuple(
+    dict.fromkeys(tolerance.operation for tolerance in TOLERANCES if tolerance.operation)
+)
 _EXACT = "whole numbers: assert_close allows no difference"
 
 

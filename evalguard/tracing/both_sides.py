@@ -112,8 +112,8 @@ def resolve_trace_request(
     named = candidate in guards.names and not is_user_folder(guards, folder)
     is_model = named or bool(options.cand_model_args or options.cand_set)
     if name_map is None and (is_model or not is_dump(folder)):
-        other = resolve_named_side("cand", candidate, guards, options, cwd)
-        pair = with_distinct_names(first, with_base_settings(first, other))
+        named_candidate = resolve_named_side("cand", candidate, guards, options, cwd)
+        pair = with_distinct_names(first, with_base_settings(first, named_candidate))
         first, second = refuse_untraceable(pair[0], "--base"), refuse_untraceable(pair[1], "--cand")
     refuse_worker_base(first, second)
     return complete_request(first, second, (guards, notes), options, choice, name_map)
@@ -153,7 +153,7 @@ def complete_request(
             None,
         )
     tasks = options.tasks or (() if last is None else last.tasks) or ((_NO_TASK,) if own else ())
-    sides = [one for one in (base, candidate) if isinstance(one, ModelSource)]
+    sides = [side for side in (base, candidate) if isinstance(side, ModelSource)]
     if not tasks and not _tasks_of_guards(sides):
         missing = f", and there is no comparison of the two in {reports}" if reports else ""
         raise UsageError(
@@ -212,18 +212,20 @@ def choose_documents(
     """
     if request.own is not None:
         return request.own
-    tasks, others = request.choices.tasks, None
+    tasks, other_run = request.choices.tasks, None
     for run in _find_named(request, tasks):
         moved = choose_moved(run, request.choice, tasks) if _is_of(run, base, candidate) else None
         if moved is not None:
             return moved
-        others = others or run
+        other_run = other_run or run
     options, render_chat = request.choices.task_options, (base or candidate).render_chat
     first = choose_first(tasks, options, request.choice, render_chat=render_chat)
-    if others is None:
+    if other_run is None:
         return first
-    told = f"{first.chosen}: {others.folder} compared other models or settings of these names"
-    return dataclasses.replace(first, chosen=told)
+    description = (
+        f"{first.chosen}: {other_run.folder} compared other models or settings of these names"
+    )
+    return dataclasses.replace(first, chosen=description)
 
 
 def _find_named(request: TraceRequest, tasks: Sequence[str]) -> Iterator[StoredRun]:
@@ -236,7 +238,7 @@ def _find_named(request: TraceRequest, tasks: Sequence[str]) -> Iterator[StoredR
 def _is_of(run: StoredRun, base: TracedSide | None, candidate: TracedSide) -> bool:
     stored = (run.report.base, run.report.candidate)
     pairs = zip(stored, (base, candidate), strict=True)
-    return all(one is None or told.digest == one.identity.digest for told, one in pairs)
+    return all(source is None or side.digest == source.identity.digest for side, source in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,8 +314,8 @@ def _load_in_turn(
         closing(_open_model(request.base, request.choices, options, cache_dir))
     )
     if documents.run is not None and documents.base_digest != base.identity.digest:
-        told = f"{documents.chosen}, which compared another base of this name"
-        documents = dataclasses.replace(documents, chosen=told, run=None)
+        description = f"{documents.chosen}, which compared another base of this name"
+        documents = dataclasses.replace(documents, chosen=description, run=None)
     sequences = encode_sequences(documents.sequences, base, closed)
     check_same_inputs(alone.sequences, sequences, base.name, closed.name)
     return LoadedSides(
@@ -400,9 +402,9 @@ def _do_nothing() -> None:
 
 def _classes(*sides: TracedSide) -> tuple[str, ...]:
     kinds = (
-        type(one.module).__name__ if one.module is not None else
-        one.apart.trace_support().kind if one.apart is not None else ""
-        for one in sides
+        type(side.module).__name__ if side.module is not None else
+        side.apart.trace_support().kind if side.apart is not None else ""
+        for side in sides
     )  # fmt: skip
     return tuple(kind for kind in kinds if kind)
 
@@ -479,10 +481,10 @@ def make_trace_report(
         sequences, documents = loaded.sequences, loaded.documents
         hyperparameters = compare_hyperparameters(base.held(), candidate.held())
         measure = _tracer(loaded, step, stack, request.choices.policy.threads)
-        found = measure(())
-        points = [one.point for one in found.suspects[:_MOST_DETAILS]]
+        trace = measure(())
+        points = [suspect.point for suspect in trace.suspects[:_MOST_DETAILS]]
         if detail and points:
-            found = dataclasses.replace(found, details=measure(points).details)
+            trace = dataclasses.replace(trace, details=measure(points).details)
         padded = _padded_twin(loaded)
         identities = base.identity, candidate.identity
     return TraceReport(
@@ -490,7 +492,7 @@ def make_trace_report(
         command=redacted_text(options.command),
         base=identities[0],
         candidate=identities[1],
-        trace=found,
+        trace=trace,
         hyperparameters=hyperparameters,
         documents=sequences.documents,
         chosen=documents.chosen,
@@ -502,20 +504,20 @@ def make_trace_report(
             *sequences.notes,
             *_task_notes(),
             *_class_notes(loaded.classes),
-            *_unaligned_notes(found),
+            *_unaligned_notes(trace),
         ),
-        exit_code=_exit_code(found, padded),
+        exit_code=_exit_code(trace, padded),
         version=evalguard.__version__,
     )
 
 
 def _task_notes() -> tuple[str, ...]:
     """What is to be said where code of the task, which reads the documents here, reaches models."""
-    found = reaching_task_code()
-    if not found:
+    reaching = reaching_task_code()
+    if not reaching:
         return ()
     return (
-        f"code of the task, {found}, ran in the process of the trace, and may have changed what "
+        f"code of the task, {reaching}, ran in the process of the trace, and may have changed what "
         "the models compute: --text traces a document without it",
     )
 
@@ -530,7 +532,7 @@ def _class_notes(classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _unaligned_notes(found: Trace) -> tuple[str, ...]:
-    left_out = sum(one.side == "base" for one in found.unaligned)
+    left_out = sum(entry.side == "base" for entry in found.unaligned)
     if left_out <= len(found.layers):
         return ()
     return (
@@ -553,9 +555,11 @@ def _tracer(
         assert base.trace is not None
         assert spooled is not None
         return partial(_trace_there, base.trace, spooled, inputs)
-    other = candidate.module or candidate.recorded or spooled
-    assert other is not None
-    return partial(_trace_here, base.module, other, inputs, step, threads, candidate.said)
+    candidate_source = candidate.module or candidate.recorded or spooled
+    assert candidate_source is not None
+    return partial(
+        _trace_here, base.module, candidate_source, inputs, step, threads, candidate.said
+    )
 
 
 def _trace_here(
@@ -621,7 +625,7 @@ def _padded_twin(loaded: LoadedSides) -> PaddedTwin | None:
 def _exit_code(found: Trace, padded: PaddedTwin | None) -> int:
     if found.suspects or padded is not None:
         return EXIT_REGRESSED
-    measured = any(one.local or one.accumulated for one in found.layers)
+    measured = any(layer.local or layer.accumulated for layer in found.layers)
     # Beside a nan of the base's own no error can be told, here and in all that it reaches.
     seen = measured and not found.broken_base
     return EXIT_PASSED if seen and found.to_the_end and not found.missed else EXIT_FAILED

@@ -124,10 +124,10 @@ def dump(
             stack,
             apart=is_torch_here(source) and has_own_process(source.variant),
         )
-        found = _write(target, alone, points, theirs)
+        written = _write(target, alone, points, theirs)
     if port is None:
-        return found
-    return replace(found, following=_trace_command(str(base), target, str(port), asked))
+        return written
+    return replace(written, following=_trace_command(str(base), target, str(port), asked))
 
 
 def _check_target(folder: Path) -> None:
@@ -150,7 +150,10 @@ def _resolve(
 
 def _list_tensors(folder: Path) -> list[NamedTensor]:
     """Tensors of a dump's first document, under their own names."""
-    return [NamedTensor(one.name, one.shape, one.read) for one in list_sequence_tensors(folder)[0]]
+    return [
+        NamedTensor(tensor.name, tensor.shape, tensor.read)
+        for tensor in list_sequence_tensors(folder)[0]
+    ]
 
 
 def _write(
@@ -189,9 +192,9 @@ def _write(
     return Dump(
         folder=target,
         model=alone.side.name,
-        documents=tuple(one.name for one in alone.sequences.documents),
+        documents=tuple(document.name for document in alone.sequences.documents),
         points=tuple(points),
-        bytes=sum(one.bytes for one in written),
+        bytes=sum(tensor.bytes for tensor in written),
         proposed=proposed,
     )
 
@@ -267,16 +270,19 @@ def _write_facts(
     points: Mapping[str, str],
 ) -> None:
     rounding = recorded.rounding
-    told = {
+    fields = {
         "precision": rounding.precision,
         "computes_in": rounding.computes_in,
         "output": _kind_of_output(alone.classes),
     }
-    facts = yaml.safe_dump({name: value for name, value in told.items() if value})
+    facts = yaml.safe_dump({name: value for name, value in fields.items() if value})
     header = f"# {alone.side.name} {alone.side.identity.digest}, evalguard {evalguard.__version__}"
     text = facts if facts.strip() != "{}" else ""
     (folder / "config.yaml").write_text(f"{_one_line(header)}\n{text}", encoding="utf-8")
-    rows = ["point\tshape\tdtype", *(f"{name}\t{told}" for name, told in points.items())]
+    rows = [
+        "point\tshape\tdtype",
+        *(f"{name}\t{description}" for name, description in points.items()),
+    ]
     (folder / "points.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
@@ -308,16 +314,18 @@ def _map_text(proposed: Sequence[ProposedRule]) -> str:
     """A name map as YAML; what was not found stands in comments, to be decided by a person."""
     lines = [
         "# Proposed from values and shapes: read it before evalguard trace --map takes it.",
-        "map:" if any(one.rule for one in proposed) else "map: []",
+        "map:" if any(rule.rule for rule in proposed) else "map: []",
     ]
-    for one in proposed:
-        if one.rule is not None:
-            lines.append(f"  - {_rule_text(one)}  # {_reason(one)}")
-    for one in proposed:
-        if one.rule is None:
-            which = ", ".join(one.alternatives)
+    for proposal in proposed:
+        if proposal.rule is not None:
+            lines.append(f"  - {_rule_text(proposal)}  # {_reason(proposal)}")
+    for proposal in proposed:
+        if proposal.rule is None:
+            which = ", ".join(proposal.alternatives)
             maybe = f"may be {which}" if which else "like no point: ignore it, or write its rule"
-            lines.append(f"# {_quoted(one.cand)}: {_count(one)} of {list(one.shape)}, {maybe}")
+            lines.append(
+                f"# {_quoted(proposal.cand)}: {_count(proposal)} of {list(proposal.shape)}, {maybe}"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -365,8 +373,10 @@ def render_dump(found: Dump) -> Iterator[str]:
     yield f"points.tsv lists them in the order of the computation; {INPUTS_FILE} is what was read"
     if found.proposed is None:
         return
-    ruled = sum(one.rule is not None for one in found.proposed)
-    by_shape = sum(one.rule is not None and one.error is None for one in found.proposed)
+    ruled = sum(proposal.rule is not None for proposal in found.proposed)
+    by_shape = sum(
+        proposal.rule is not None and proposal.error is None for proposal in found.proposed
+    )
     doubtful = f", {by_shape} of them by shape alone" if by_shape else ""
     yield (
         f"names.yaml: rules for {ruled} of {len(found.proposed)} kinds of tensors{doubtful}; the "

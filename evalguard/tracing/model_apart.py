@@ -152,13 +152,13 @@ def open_apart(
     Raises:
         UsageError, SettingError, BuildError, EvaluationError: as loading it to score it does.
     """
-    place = prepare_worker(source.variant, cache_dir)
+    prepared = prepare_worker(source.variant, cache_dir)
     scorer = WorkerScorer(
-        place.variant,
+        prepared.variant,
         policy,
         cache_dir=cache_dir,
-        env=place.env,
-        python=place.python,
+        env=prepared.env,
+        python=prepared.python,
         call_timeout=options.timeout,
         traced=True,
         log=cache_dir / "logs" / f"trace-{os.getpid()}-{safe_name(source.name)}.log",
@@ -196,24 +196,24 @@ def _outline(
 ) -> OutlinedModel:
     from evalguard.tracing.measure.model_outline import outline_model
 
-    found = outline_model(scorer, files.folder, read_said(source.variant), files.write)
-    assert found.passes is not None
-    found.passes.threads = threads
-    return found
+    outline = outline_model(scorer, files.folder, read_said(source.variant), files.write)
+    assert outline.passes is not None
+    outline.passes.threads = threads
+    return outline
 
 
 def _encoder(scorer: TracedScorer) -> Callable[[Request], tuple[ModelInputs, bool]]:
     def encode(request: Request) -> tuple[ModelInputs, bool]:
-        told = scorer.encode_traced(request)
-        return told.inputs, told.was_cut
+        encoded = scorer.encode_traced(request)
+        return encoded.inputs, encoded.was_cut
 
     return encode
 
 
 def _padding_locator(scorer: TracedScorer) -> Callable[[Sequence[int]], tuple[str, float]]:
     def locate(ids: Sequence[int]) -> tuple[str, float]:
-        found = scorer.locate_padding(PaddingCall(ids=tuple(ids)))
-        return found.module, found.error
+        location = scorer.locate_padding(PaddingCall(ids=tuple(ids)))
+        return location.module, location.error
 
     return locate
 

@@ -74,14 +74,16 @@ def propose_rules(
         points: of the model, in the order in which it computes them, of one sequence.
         tensors: of the dump, of the same sequence.
     """
-    single = [_Family(pattern=one.name, numbers=(), first=one) for one in points]
-    ours = _Points([*(one for one in _find_families(points) if one.numbers), *single])
-    theirs = [one for family in _find_families(tensors) for one in _split(family, ours, tensors)]
-    found = [_propose_by_values(one, ours) for one in theirs]
-    taken = {one.rule.base for one in found if one.rule is not None}
+    single = [_Family(pattern=point.name, numbers=(), first=point) for point in points]
+    ours = _Points([*(family for family in _find_families(points) if family.numbers), *single])
+    theirs = [part for family in _find_families(tensors) for part in _split(family, ours, tensors)]
+    proposals = [_propose_by_values(part, ours) for part in theirs]
+    taken = {proposal.rule.base for proposal in proposals if proposal.rule is not None}
     return tuple(
-        one if one.rule is not None or one.alternatives else _propose_by_shape(family, ours, taken)
-        for family, one in zip(theirs, found, strict=True)
+        proposal
+        if proposal.rule is not None or proposal.alternatives
+        else _propose_by_shape(family, ours, taken)
+        for family, proposal in zip(theirs, proposals, strict=True)
     )
 
 
@@ -108,12 +110,14 @@ def _split(family: _Family, points: _Points, tensors: Sequence[NamedTensor]) -> 
 
     Wildcards of a rule stand for the same text on both sides: layers from 1 are none from 0.
     """
-    if any(one.numbers == family.numbers for one in points):
+    if any(point.numbers == family.numbers for point in points):
         return [family]
     before, _, after = family.pattern.partition("*")
     names = {f"{before}{number}{after}" for number in family.numbers}
     return [
-        _Family(pattern=one.name, numbers=(), first=one) for one in tensors if one.name in names
+        _Family(pattern=tensor.name, numbers=(), first=tensor)
+        for tensor in tensors
+        if tensor.name in names
     ]
 
 
@@ -127,7 +131,7 @@ def _find_families(tensors: Sequence[NamedTensor]) -> list[_Family]:
     for tensor in tensors:
         own = max(
             (pattern for pattern, _ in _patterns(tensor.name)),
-            key=lambda one: len(members[one]),
+            key=lambda pattern: len(members[pattern]),
             default="",
         )
         if not own or len(members[own]) < 2:
@@ -143,10 +147,10 @@ def _patterns(name: str) -> Iterator[tuple[str, int]]:
 
     The index of an output (":out.1") and of a call ("#2") say nothing of layers.
     """
-    for found in _NUMBER.finditer(name):
-        before = name[: found.start()]
+    for match in _NUMBER.finditer(name):
+        before = name[: match.start()]
         if not before.endswith((":out.", "#")):
-            yield f"{before}*{name[found.end() :]}", int(found[0])
+            yield f"{before}*{name[match.end() :]}", int(match[0])
 
 
 def _size_and_norm(values: Array) -> tuple[int, float]:
@@ -158,7 +162,7 @@ def _propose_by_values(family: _Family, points: _Points) -> ProposedRule:
     values = family.first.read()
     size, norm = _size_and_norm(values)
     errors: list[tuple[float, int, _Family, Layout]] = []
-    for place, point in enumerate(points):
+    for index, point in enumerate(points):
         if point.numbers != family.numbers or not norm > 0.0:
             continue
         own_size, own_norm = points.size_and_norm(point)
@@ -168,16 +172,18 @@ def _propose_by_values(family: _Family, points: _Points) -> ProposedRule:
         for layout in _layouts(base.shape, values.shape):
             error = _relative_error(base, layout.apply(values))
             if error < _OTHER:
-                errors.append((error, place, point, layout))
+                errors.append((error, index, point, layout))
     blank = ProposedRule(cand=family.pattern, count=family.count, shape=family.first.shape)
     if not errors:
         return blank
     # of one value under several names the output: behind the last point nothing is known
-    errors.sort(key=lambda one: (one[0], one[2].pattern != OUTPUT, one[1]))
+    errors.sort(key=lambda match: (match[0], match[2].pattern != OUTPUT, match[1]))
     best = errors[0]
-    others = [one for one in errors if one[0] <= _NEARER * best[0] + 1e-12 and one[0] > best[0]]
-    if any(_differs(one[2], best[2]) for one in others):
-        names = dict.fromkeys(one[2].pattern for one in (best, *others))
+    alternatives = [
+        match for match in errors if match[0] <= _NEARER * best[0] + 1e-12 and match[0] > best[0]
+    ]
+    if any(_differs(match[2], best[2]) for match in alternatives):
+        names = dict.fromkeys(match[2].pattern for match in (best, *alternatives))
         return _with_alternatives(blank, tuple(names))
     rule = NameRule(base=best[2].pattern, cand=family.pattern, layout=best[3])
     return ProposedRule(
@@ -220,24 +226,24 @@ def _layouts(base: Sequence[int], candidate: Sequence[int]) -> list[Layout]:
     As it lies; with its two axes exchanged, as ggml prints them; with its heads joined.
     """
     ours, theirs = _without_leading_ones(base), _without_leading_ones(candidate)
-    found = [Layout()] if ours == theirs else []
+    layouts = [Layout()] if ours == theirs else []
     if len(theirs) == 2 and theirs[::-1] == ours:
-        ones = len(candidate) - 2
-        found.append(Layout(transpose=(*range(ones), ones + 1, ones)))
+        n_leading = len(candidate) - 2
+        layouts.append(Layout(transpose=(*range(n_leading), n_leading + 1, n_leading)))
     if len(ours) == 2 and len(theirs) == 3 and (theirs[0], theirs[1] * theirs[2]) == ours:
-        found.append(Layout(reshape=(-1, ours[1])))
-    return found
+        layouts.append(Layout(reshape=(-1, ours[1])))
+    return layouts
 
 
 def _without_leading_ones(shape: Sequence[int]) -> tuple[int, ...]:
-    kept = list(shape)
-    while len(kept) > 1 and kept[0] == 1:
-        kept.pop(0)
-    return tuple(kept)
+    trimmed = list(shape)
+    while len(trimmed) > 1 and trimmed[0] == 1:
+        trimmed.pop(0)
+    return tuple(trimmed)
 
 
 def _relative_error(base: Array, candidate: Array) -> float:
-    ours, theirs = (one.reshape(-1).astype(np.float64) for one in (base, candidate))
+    ours, theirs = (array.reshape(-1).astype(np.float64) for array in (base, candidate))
     norm = float(np.linalg.norm(ours))
     error = float(np.linalg.norm(ours - theirs)) / norm if norm else np.inf
     return error if np.isfinite(error) else np.inf

@@ -172,13 +172,13 @@ def open_runtime_side(
         UsageError, SettingError, BuildError, EvaluationError: as loading it to score it does.
     """
     check_runtime(source.variant)
-    place = prepare_worker(source.variant, cache_dir)
+    prepared = prepare_worker(source.variant, cache_dir)
     scorer = WorkerScorer(
-        place.variant,
+        prepared.variant,
         policy,
         cache_dir=cache_dir,
-        env=place.env,
-        python=place.python,
+        env=prepared.env,
+        python=prepared.python,
         call_timeout=timeout,
         start=start,
         log=cache_dir / "logs" / f"trace-{os.getpid()}-{safe_name(source.name)}.log",
@@ -220,8 +220,8 @@ def _dtype_of_cache(description: ModelDescription) -> str:
 
 
 def _read_types(description: ModelDescription, name: str) -> set[str]:
-    told = description.computation.get(name)
-    return set(map(str, told)) if isinstance(told, list) else set()
+    types = description.computation.get(name)
+    return set(map(str, types)) if isinstance(types, list) else set()
 
 
 def read_token_ids(inputs: ModelInputs, name: str) -> list[int]:
@@ -242,7 +242,7 @@ def read_token_ids(inputs: ModelInputs, name: str) -> list[int]:
             f"{list(ids.shape)}" + ("" if mask is None else " with a mask"),
             hint="give one sequence for each document, without padding",
         )
-    return [int(one) for one in np.ravel(ids)]
+    return [int(token_id) for token_id in np.ravel(ids)]
 
 
 def open_dump(
@@ -285,7 +285,7 @@ def _refuse_idle_rules(
             raise UsageError(
                 f"a rule of the name map gives no point of the base: {{base: {rule.base}, cand: "
                 f"{rule.cand}}}; {folder} and the map have {_show(points)}, the base has modules "
-                f"like {_show(sorted(one for one in modules if one.count('.') > 1))}",
+                f"like {_show(sorted(module for module in modules if module.count('.') > 1))}",
                 hint="correct it, or take it out of the map",
             )
 
@@ -351,8 +351,8 @@ def read_declared_hyperparameters(variant: Variant, cache_dir: Path) -> Iterator
     pretrained = Path(str(arguments.get("pretrained") or "")).expanduser()
     file = pretrained / "config.json" if pretrained.is_dir() else pretrained
     if file.is_file() and file.suffix in (".json", ".gguf"):
-        named = {one.name for one in own}
-        yield from (one for one in read_hyperparameter_file(file) if one.name not in named)
+        named = {held.name for held in own}
+        yield from (held for held in read_hyperparameter_file(file) if held.name not in named)
 
 
 def open_dumped_side(folder: Path, name_map: Path | None, base: TracedSide) -> TracedSide:
@@ -395,12 +395,14 @@ def check_dump(dump: RecordedActivations, inputs: Sequence[ModelInputs]) -> None
         file = folder / INPUTS_FILE
         if not file.is_file():
             continue
-        (told, *more) = read_inputs(file)
-        common = told.keys() & traced.keys()
-        other = sorted(one for one in common if not np.array_equal(told[one], traced[one]))
-        if more or other or not common:
+        (recorded, *extra) = read_inputs(file)
+        common = recorded.keys() & traced.keys()
+        differing = sorted(
+            name for name in common if not np.array_equal(recorded[name], traced[name])
+        )
+        if extra or differing or not common:
             raise MisalignedRunsError(
                 f"{file} says that {folder.name} was made of other inputs than are traced: "
-                f"{', '.join(other or sorted(told))}",
+                f"{', '.join(differing or sorted(recorded))}",
                 hint="leave --text, --inputs and --tasks out: the dump's own inputs are read then",
             )

@@ -55,27 +55,29 @@ def draw_growth(view: TraceView) -> Markup:
     across = AxisScale(low=0.0, high=float(len(points) - 1), start=_LEFT + 8, stop=width - _RIGHT)
     powers = [
         _power(ratio)
-        for one in points
-        for ratio in (one.local, one.accumulated, view.threshold)
+        for point in points
+        for ratio in (point.local, point.accumulated, view.threshold)
         if ratio is not None
     ]
     up = AxisScale.over([*powers, 0.0], _HEIGHT - _BOTTOM, _TOP)
     parts = [*_draw_frame(up, width), *_draw_labels(points, across)]
     if view.threshold is not None:
-        place = up.at(_power(view.threshold))
-        parts.append(make_tag("line", class_="margin", x1=_LEFT, x2=width, y1=place, y2=place))
+        y = up.at(_power(view.threshold))
+        parts.append(make_tag("line", class_="margin", x1=_LEFT, x2=width, y1=y, y2=y))
     line = [
-        (across.at(at), up.at(_power(one.accumulated)))
-        for at, one in enumerate(points)
-        if one.accumulated is not None
+        (across.at(at), up.at(_power(point.accumulated)))
+        for at, point in enumerate(points)
+        if point.accumulated is not None
     ]
     if len(line) > 1:
         parts.append(draw_line(line, "accumulated"))
-    for at, one in enumerate(points):
-        if one.local is not None:
-            parts.append(_draw_dot(one, across.at(at), up.at(_power(one.local)), view.threshold))
-    said = f"Error over the floor at {len(points)} places in order of depth. {view.lead}"
-    return draw_picture(width, _HEIGHT, said, *parts, kind="growth")
+    for at, point in enumerate(points):
+        if point.local is not None:
+            parts.append(
+                _draw_dot(point, across.at(at), up.at(_power(point.local)), view.threshold)
+            )
+    description = f"Error over the floor at {len(points)} places in order of depth. {view.lead}"
+    return draw_picture(width, _HEIGHT, description, *parts, kind="growth")
 
 
 def _power(ratio: float | None) -> float:
@@ -101,9 +103,9 @@ def _draw_frame(up: AxisScale, width: float) -> list[Markup]:
     for power in range(int(up.low) - 1, int(up.high) + 1):
         if not up.low <= power <= up.high or power % step:
             continue
-        place = up.at(float(power))
-        parts.append(make_tag("line", class_="grid", x1=_LEFT, x2=width, y1=place, y2=place))
-        parts.append(draw_text(_LEFT - 6, place + 4, _power_text(power), anchor="end"))
+        y = up.at(float(power))
+        parts.append(make_tag("line", class_="grid", x1=_LEFT, x2=width, y1=y, y2=y))
+        parts.append(draw_text(_LEFT - 6, y + 4, _power_text(power), anchor="end"))
     bottom = _HEIGHT - _BOTTOM
     parts.append(make_tag("line", class_="axis", x1=_LEFT, x2=width, y1=bottom, y2=bottom))
     parts.append(draw_text(4.0, _TOP - 10, "error over the floor", kind="name"))
@@ -118,11 +120,11 @@ def _draw_labels(points: tuple[DepthPoint, ...], across: AxisScale) -> list[Mark
     """Names below the axis, turned; every few where they would crowd."""
     step = max(1, -(-len(points) // _MOST_LABELS))
     parts = []
-    for at, one in enumerate(points):
-        if at % step and not one.first:
+    for at, point in enumerate(points):
+        if at % step and not point.first:
             continue
         x, y = across.at(at), _HEIGHT - _BOTTOM + 12
-        text = one.label if len(one.label) <= _LONGEST_LABEL else f"{one.label[:12]}…"
+        text = point.label if len(point.label) <= _LONGEST_LABEL else f"{point.label[:12]}…"
         parts.append(
             make_tag(
                 "text", text, class_="tick", x=x, y=y, text_anchor="end",
@@ -137,18 +139,18 @@ def growth_lines(view: TraceView, width: int, most: int) -> list[Text]:
     points = _merge_depths(view.growth, most) if most else []
     if len(points) < 2:
         return []
-    label = min(max(len(one.label) for one in points) + 2, width // 3)
+    label = min(max(len(point.label) for point in points) + 2, width // 3)
     room = max(width - label - 22, 4)
-    top = max(_bar_power(one.accumulated) for one in points)
+    top = max(_bar_power(point.accumulated) for point in points)
     scale = room / max(top, 1.0)  # a whole bar is ten times the floor or more
     title = "Growth over depth: error over the floor, bars in powers of ten"
     lines = wrap_prose(title, width, style="dim")
     rows = []
-    for one in points:
-        bar = "#" * round(_bar_power(one.accumulated) * scale)
-        name = fit_text(f"{'> ' if one.first else '  '}{one.label}", label)
-        rows.append([name, format_ratio(one.local), f"{format_ratio(one.accumulated):<9}{bar}"])
-    styles = ["dim", *("bold" if one.first else "" for one in points)]
+    for point in points:
+        bar = "#" * round(_bar_power(point.accumulated) * scale)
+        name = fit_text(f"{'> ' if point.first else '  '}{point.label}", label)
+        rows.append([name, format_ratio(point.local), f"{format_ratio(point.accumulated):<9}{bar}"])
+    styles = ["dim", *("bold" if point.first else "" for point in points)]
     table = Table(headings=["", f"{'local':<8}", "accumulated"], rows=rows, leaving=())
     return [*lines, *table.lines(width, styles)]
 
@@ -164,18 +166,18 @@ def _merge_depths(points: Sequence[DepthPoint], most: int) -> list[DepthPoint]:
     """Join neighbouring layers until there are about so many rows; the first suspect's stays."""
     if len(points) <= most:
         return list(points)
-    plain = [one for one in points if _is_plain_layer(one)]
+    plain = [point for point in points if _is_plain_layer(point)]
     step = -(-len(plain) // max(most - (len(points) - len(plain)), 1))
     merged: list[DepthPoint] = []
     group: list[DepthPoint] = []
-    for one in points:
-        if group and (not _is_plain_layer(one) or len(group) == step):
+    for point in points:
+        if group and (not _is_plain_layer(point) or len(group) == step):
             merged.append(_joined(group))
             group = []
-        if _is_plain_layer(one):
-            group.append(one)
+        if _is_plain_layer(point):
+            group.append(point)
         else:
-            merged.append(one)
+            merged.append(point)
     return [*merged, *([_joined(group)] if group else [])]
 
 
@@ -186,8 +188,8 @@ def _is_plain_layer(one: DepthPoint) -> bool:
 def _joined(group: Sequence[DepthPoint]) -> DepthPoint:
     if len(group) == 1:
         return group[0]
-    local = [one.local for one in group if one.local is not None]
-    far = [one.accumulated for one in group if one.accumulated is not None]
+    local = [point.local for point in group if point.local is not None]
+    far = [point.accumulated for point in group if point.accumulated is not None]
     return DepthPoint(
         label=f"layers {group[0].layer}-{group[-1].layer}", local=max(local, default=None),
         accumulated=max(far, default=None), first=False,
@@ -209,9 +211,12 @@ def everything_blocks(view: TraceView, width: int) -> list[list[Text]]:
 
 
 def _hyperparameters(view: TraceView, width: int) -> list[Text]:
-    told = [one for one in view.hyperparameters if one.verdict != "equal"]
+    differing = [parameter for parameter in view.hyperparameters if parameter.verdict != "equal"]
     header = ["", "base", "candidate", "", "where"]
-    rows = [[one.name, one.base, one.candidate, one.verdict, one.where] for one in told]
+    rows = [
+        [parameter.name, parameter.base, parameter.candidate, parameter.verdict, parameter.where]
+        for parameter in differing
+    ]
     if not rows:
         return wrap_prose(view.configuration, width)
     lines = Table(headings=header, rows=rows, leaving=(), giving_way=4).lines(width)
@@ -222,20 +227,20 @@ def _layers(view: TraceView, width: int) -> list[Text]:
     header = ["", "x floor", "local L2", "floor", "x acc.", "accum. L2", "cosine", "max abs"]
     rows = [
         [
-            one.point, one.local_ratio, one.local, one.floor, one.accumulated_ratio,
-            one.accumulated, one.cosine, one.max_abs,
+            layer.point, layer.local_ratio, layer.local, layer.floor, layer.accumulated_ratio,
+            layer.accumulated, layer.cosine, layer.max_abs,
         ]
-        for one in view.layers[:_MOST_LAYERS]
+        for layer in view.layers[:_MOST_LAYERS]
     ]  # fmt: skip
     if not rows:
         return []
-    styles = ["dim", *("red" if one.beyond else "" for one in view.layers[: len(rows)])]
+    styles = ["dim", *("red" if layer.beyond else "" for layer in view.layers[: len(rows)])]
     table = Table(
         headings=header, rows=rows, leaving=range(7, 3, -1), giving_way=0, least=_LEAST_POINT
     )
     lines = table.lines(width, styles)
-    more = len(view.layers) - len(rows)
-    return [*lines, *(wrap_prose(f"and {more} more: --json", width) if more else [])]
+    omitted = len(view.layers) - len(rows)
+    return [*lines, *(wrap_prose(f"and {omitted} more: --json", width) if omitted else [])]
 
 
 def _unaligned(view: TraceView, width: int) -> list[Text]:
@@ -243,9 +248,9 @@ def _unaligned(view: TraceView, width: int) -> list[Text]:
     for side, name, reason in view.unaligned[:_MOST_UNALIGNED]:
         text = f"Not aligned: {name} ({side}): {reason}"
         lines += [Text(line) for line in wrap_text(text, prose_width(width), rest="  ")]
-    more = len(view.unaligned) - _MOST_UNALIGNED
-    if more > 0:
-        lines += wrap_prose(f"and {more} more that are not aligned: --json", width)
+    omitted = len(view.unaligned) - _MOST_UNALIGNED
+    if omitted > 0:
+        lines += wrap_prose(f"and {omitted} more that are not aligned: --json", width)
     if view.never_run:
         lines += wrap_prose(f"Never run: {', '.join(view.never_run)}", width)
     return lines
@@ -379,16 +384,16 @@ def _suspects(view: TraceView, width: int, of: _Shown) -> list[Text]:
         return []
     rows = (*view.suspects, *view.other_layouts)
     shown = list(rows[: of.suspects])
-    first = next((one for one in view.suspects if one.is_first), None)
+    first = next((suspect for suspect in view.suspects if suspect.is_first), None)
     if first is not None and first not in shown:
         shown[-1:] = [first]
     if not shown:
         return []
-    swap = any(one.swap for one in shown)
+    swap = any(suspect.swap for suspect in shown)
     header = ["", "local", *(["swap-in"] if swap else []), "what differs"]
-    styles = ["dim", *("bold" if one.is_first else "" for one in shown)]
+    styles = ["dim", *("bold" if suspect.is_first else "" for suspect in shown)]
     table = Table(
-        headings=header, rows=[_suspect_row(one, width, swap=swap) for one in shown],
+        headings=header, rows=[_suspect_row(suspect, width, swap=swap) for suspect in shown],
         leaving=[len(header) - 1], giving_way=0, least=_LEAST_MODULE, wrapping=True,
     )  # fmt: skip
     lines = table.lines(width, styles)
@@ -415,14 +420,14 @@ def _suspect_row(one: SuspectView, width: int, *, swap: bool) -> list[str]:
 
 def _details(view: TraceView, width: int) -> list[list[Text]]:
     blocks = []
-    for one in view.details:
-        lines = [Text(fit_text(f"In detail: {one.point}", width), style="dim")]
-        if one.heads:
-            heads = ", ".join(f"{head}: {error}" for head, error in one.heads)
+    for detail in view.details:
+        lines = [Text(fit_text(f"In detail: {detail.point}", width), style="dim")]
+        if detail.heads:
+            heads = ", ".join(f"{head}: {error}" for head, error in detail.heads)
             lines += wrap_prose(f"relative L2 by head: {heads}", width)
-        if one.tokens:
+        if detail.tokens:
             header = ["document", "token", "text", "relative L2"]
-            lines += Table(headings=header, rows=list(map(list, one.tokens))).lines(width)
+            lines += Table(headings=header, rows=list(map(list, detail.tokens))).lines(width)
         blocks.append(lines)
     return blocks
 
@@ -434,16 +439,16 @@ def _next(view: TraceView, width: int, shown: _Shown) -> list[Text]:
     if view.folder:
         page = "" if everything else ", with trace.html"
         lines += wrap_prose(f"Saved in {view.folder}{page}", width)
-    told = view.caveats[: shown.caveats]
-    for text in told:
+    caveats = view.caveats[: shown.caveats]
+    for text in caveats:
         lines += [
             Text(line) for line in wrap_text(f"Caveat: {text}", prose_width(width), rest="  ")
         ]
     if everything:
         return lines
-    rest = len(view.caveats) - len(told)
-    held = [f"{rest} more caveat{'s' if rest > 1 else ''}"] if rest and told else []
-    held += [f"{rest} caveat{'s' if rest > 1 else ''}"] if rest and not told else []
+    rest = len(view.caveats) - len(caveats)
+    held = [f"{rest} more caveat{'s' if rest > 1 else ''}"] if rest and caveats else []
+    held += [f"{rest} caveat{'s' if rest > 1 else ''}"] if rest and not caveats else []
     held += ["growth over depth"] if not shown.depths and len(view.growth) > 1 else []
     held += [f"{len(view.unaligned)} not aligned"] if view.unaligned else []
     return [*lines, *more_lines(view.folder, "; ".join(held), width)]

@@ -45,8 +45,8 @@ class TraceWork:
             "options": describe_options(self.options),
             "documents": list(self.choice.ids),
             "limit": self.choice.limit,
-            "texts": [str(one) for one in self.choice.texts],
-            "inputs": [str(one) for one in self.choice.inputs],
+            "texts": [str(path) for path in self.choice.texts],
+            "inputs": [str(path) for path in self.choice.inputs],
             "name_map": None if self.name_map is None else str(self.name_map),
             "detail": self.detail,
         }
@@ -81,11 +81,11 @@ def ask_for_trace(work: TraceWork, *, env: Mapping[str, str | None]) -> TraceRep
     """
     process = OwnProcess(_MODULE, env=env)
     try:
-        found = process.ask("trace", work.as_record())
+        answer = process.ask("trace", work.as_record())
     except WorkerError as error:
         raise EvaluationError(f"the trace of '{work.base}': {error}", hint=error.hint) from error
     process.close()
-    return cast(TraceReport, codec_of(TraceReport).decode(found))
+    return cast(TraceReport, codec_of(TraceReport).decode(answer))
 
 
 class _TraceDesk:

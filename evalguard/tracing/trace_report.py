@@ -119,7 +119,9 @@ def trace_document(report: TraceReport) -> dict[str, Any]:
     content = {"schema": TRACE_SCHEMA, **write_record(report)}
     content["caveats"] += report.notes
     if not report.trace.details:
-        content["documents"] = [{**one, "token_texts": []} for one in content["documents"]]
+        content["documents"] = [
+            {**document_entry, "token_texts": []} for document_entry in content["documents"]
+        ]
     return with_checksum(nulls_told(content, "caveats"))
 
 
@@ -150,7 +152,7 @@ def read_trace(document: Mapping[str, Any]) -> TraceReport:
             hint="use the evalguard that wrote it, or trace again",
         )
     try:
-        caveats = [str(one) for one in read_list(document.get("caveats"), "caveats")]
+        caveats = [str(caveat) for caveat in read_list(document.get("caveats"), "caveats")]
         known = NON_FINITE in document
         lost = read_non_finite(document[NON_FINITE]) if known else non_finite_of_texts(caveats)
         fields = restore_non_finite({**document, "caveats": caveats}, "caveats", lost)

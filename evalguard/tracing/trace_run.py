@@ -100,34 +100,34 @@ def _modules(report: TraceReport) -> list[str]:
     """Suspects by name, the first in order of execution in front."""
     first = report.trace.first
     ordered = [*([first] if first is not None else []), *report.trace.suspects]
-    return list(dict.fromkeys(one.module for one in ordered))
+    return list(dict.fromkeys(suspect.module for suspect in ordered))
 
 
 def _comparison_options(last: StoredRun | None) -> dict[str, Any]:
     """What the comparison is asked with: as the last one, where there is one, by its worst task."""
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "limit": None, "write": False, "history": NO_HISTORY, "bisect": "never",
         "track": ("none",), "output": (),
     }  # fmt: skip
     about = None if last is None else decisive_comparison(last.report)
     if last is None or about is None:
-        return found
-    found["tasks"] = (about.task,)
+        return options
+    options["tasks"] = (about.task,)
     facts = read_sample_facts(last.samples(about.task)) if about.task in last.tasks else {}
     tables = facts.get("candidate") or [{}]
     limit = tables[0].get("run", {}).get("limit")
     if isinstance(limit, (int, float)):
-        found["limit"] = limit
-    return found
+        options["limit"] = limit
+    return options
 
 
 def _with_effects(report: TraceReport, effects: Sequence[Any]) -> TraceReport:
     """The effects are bisect's ``SwapEffect``."""
-    by_module = {one.module: one for one in effects}
+    by_module = {effect.module: effect for effect in effects}
     notes = [
-        f"{one.module} could not be taken from the base: {one.failure}"
-        for one in effects
-        if one.failure
+        f"{effect.module} could not be taken from the base: {effect.failure}"
+        for effect in effects
+        if effect.failure
     ]
 
     def measured(one: SuspectModule) -> SuspectModule:
@@ -140,7 +140,7 @@ def _with_effects(report: TraceReport, effects: Sequence[Any]) -> TraceReport:
         suspects=tuple(map(measured, report.trace.suspects)),
         first=None if first is None else measured(first),
     )
-    known = [one for one in effects if one.sigma is not None]
+    known = [effect for effect in effects if effect.sigma is not None]
     subject = f"{known[0].task} {known[0].metric}" if known else ""
     return dataclasses.replace(
         report, trace=trace, swap_task=subject, notes=(*report.notes, *notes)
@@ -193,7 +193,7 @@ def trace(
     """
     options = make_options(options, **given)
     choice = DocumentChoice.of(options.limit, documents=documents, text=text, inputs=inputs)
-    files = requested_trace_files([Path(one) for one in output])
+    files = requested_trace_files([Path(path) for path in output])
     with interruptible("reading what is to be traced", hint=NOTHING_KEPT):
         mapped = None if name_map is None else Path(name_map).expanduser()
         request = resolve_trace_request(str(base), str(candidate), options, choice, mapped)

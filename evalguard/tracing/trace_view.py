@@ -48,23 +48,27 @@ def depth_points(report: TraceReport) -> Iterator[DepthPoint]:
     """Yield the points in the order of the pass."""
     first = report.trace.first
     groups: dict[str, list[LayerDelta]] = {}
-    for one in sorted(report.trace.layers, key=lambda layer: layer.order):
-        if one.layer is None and one.kind != "leaf" and not is_beyond(report, one):
+    for delta in sorted(report.trace.layers, key=lambda layer: layer.order):
+        if delta.layer is None and delta.kind != "leaf" and not is_beyond(report, delta):
             continue  # the whole model, which holds all, and what leaves nothing behind
-        label = f"layer {one.layer}" if one.layer is not None else _end_of_name(one.point)
-        groups.setdefault(label, []).append(one)
+        label = f"layer {delta.layer}" if delta.layer is not None else _end_of_name(delta.point)
+        groups.setdefault(label, []).append(delta)
     for label, layers in groups.items():
-        accumulated = [one.accumulated_ratio for one in layers if _known(one.accumulated_ratio)]
+        accumulated = [
+            layer.accumulated_ratio for layer in layers if _known(layer.accumulated_ratio)
+        ]
         local = [
-            one.local_ratio for one in layers if _known(one.local_ratio) and not one.cancels_at
+            layer.local_ratio
+            for layer in layers
+            if _known(layer.local_ratio) and not layer.cancels_at
         ]
         layer = layers[0].layer
         if (layer is not None and (accumulated or local)) or any((*accumulated, *local)):
             yield DepthPoint(
                 label=printable(label),
-                local=max((one for one in local if one is not None), default=None),
+                local=max((ratio for ratio in local if ratio is not None), default=None),
                 accumulated=accumulated[-1] if accumulated else None,
-                first=first is not None and any(first.point == one.point for one in layers),
+                first=first is not None and any(first.point == layer.point for layer in layers),
                 layer=layer,
             )
 
@@ -274,7 +278,8 @@ def build_trace_view(report: TraceReport) -> TraceView:
         padded=_padded_beside(report),
         numbers=numbers_text(report),
         configuration=configuration_text(
-            report.hyperparameters, longest=max((one.tokens for one in report.documents), default=0)
+            report.hyperparameters,
+            longest=max((document.tokens for document in report.documents), default=0),
         ),
         next_step=step,
         next_command=command,
@@ -283,19 +288,19 @@ def build_trace_view(report: TraceReport) -> TraceView:
         documents=_documents_text(report),
         chosen=printable(report.chosen),
         swap_task=printable(report.swap_task),
-        suspects=tuple(_suspect_view(report, one) for one in trace.suspects),
-        other_layouts=tuple(_suspect_view(report, one) for one in trace.other_layouts),
+        suspects=tuple(_suspect_view(report, suspect) for suspect in trace.suspects),
+        other_layouts=tuple(_suspect_view(report, suspect) for suspect in trace.other_layouts),
         legend=_LEGEND if trace.suspects or trace.other_layouts else "",
-        layers=tuple(_layer_view(report, one) for one in trace.layers),
+        layers=tuple(_layer_view(report, layer) for layer in trace.layers),
         growth=tuple(depth_points(report)),
         threshold=None if trace.twin is None else trace.twin.threshold,
         hyperparameters=tuple(map(_hyperparameter_view, report.hyperparameters)),
-        equal=sum(one.verdict == "equal" for one in report.hyperparameters),
-        details=tuple(detail_view(report, one) for one in trace.details),
+        equal=sum(delta.verdict == "equal" for delta in report.hyperparameters),
+        details=tuple(detail_view(report, detail) for detail in trace.details),
         twin=tuple(_twin_facts(report)),
         unaligned=tuple(
-            (printable(one.side), printable(one.name), printable(one.reason))
-            for one in trace.unaligned
+            (printable(entry.side), printable(entry.name), printable(entry.reason))
+            for entry in trace.unaligned
         ),
         never_run=tuple(map(printable, trace.never_run)),
         caveats=tuple(dict.fromkeys(map(printable, (*trace.caveats, *report.notes)))),
@@ -311,8 +316,8 @@ def build_trace_view(report: TraceReport) -> TraceView:
 def _padded_beside(report: TraceReport) -> str:
     if report.padded is None or not report.trace.suspects:
         return ""
-    said = padded_text(report.padded)
-    return f"{said[0].upper()}{said[1:]}."
+    description = padded_text(report.padded)
+    return f"{description[0].upper()}{description[1:]}."
 
 
 def _documents_text(report: TraceReport) -> str:

@@ -26,15 +26,15 @@ def find_explanations(report: TraceReport) -> list[HyperparameterDelta]:
     first = report.trace.first
     if first is None:
         return []
-    found = [one for one in report.hyperparameters if touches_suspect(one, first)]
-    if first.fault == "operation" and all(one.name == "architecture" for one in found):
-        found += [
-            one
-            for one in report.hyperparameters
-            if one.verdict == "differs" and one.name.startswith("config.") and not one.modules
+    explanations = [delta for delta in report.hyperparameters if touches_suspect(delta, first)]
+    if first.fault == "operation" and all(delta.name == "architecture" for delta in explanations):
+        explanations += [
+            delta
+            for delta in report.hyperparameters
+            if delta.verdict == "differs" and delta.name.startswith("config.") and not delta.modules
         ]
     # another class explains what nothing else does
-    return sorted(found, key=lambda one: one.name == "architecture")
+    return sorted(explanations, key=lambda delta: delta.name == "architecture")
 
 
 def touches_suspect(one: HyperparameterDelta, suspect: SuspectModule) -> bool:
@@ -117,8 +117,8 @@ def lead_text(report: TraceReport) -> str:
     if first is not None:
         where = module_text(first.module)
         earlier = any(
-            one.order < first.order and one.local_ratio < first.local_ratio / 100
-            for one in trace.suspects
+            suspect.order < first.order and suspect.local_ratio < first.local_ratio / 100
+            for suspect in trace.suspects
         )
         beyond = f"is the first module {'far ' if earlier else ''}beyond the floor"
         if not trace.localised:
@@ -133,8 +133,12 @@ def lead_text(report: TraceReport) -> str:
         return f"{padded_text(report.padded)}{alone}"
     if report.exit_code == 0:
         worst = max(
-            (one for one in trace.layers if one.local_ratio is not None and not one.cancels_at),
-            key=lambda one: one.local_ratio or 0.0,
+            (
+                layer
+                for layer in trace.layers
+                if layer.local_ratio is not None and not layer.cancels_at
+            ),
+            key=lambda layer: layer.local_ratio or 0.0,
             default=None,
         )
         largest = ""
@@ -148,7 +152,7 @@ def lead_text(report: TraceReport) -> str:
             f"where the error comes from is not known: from {printable(broken.point)} on the base "
             "itself is nan or infinite, and no error can be told there"
         )
-    measured = [one for one in trace.layers if one.local]
+    measured = [layer for layer in trace.layers if layer.local]
     if trace.missed:
         return missed_text(trace)
     if measured and not trace.to_the_end:
@@ -180,8 +184,10 @@ def cancels_text(one: SuspectModule) -> str:
 def missed_text(trace: Trace) -> str:
     """Say how many points were to be compared and were not, with the first; there is one."""
     missed = trace.missed
-    number = len({one.name for one in missed} | {one.point for one in trace.layers if one.local})
-    many = len({one.name for one in missed})
+    number = len(
+        {layer.name for layer in missed} | {layer.point for layer in trace.layers if layer.local}
+    )
+    many = len({point.name for point in missed})
     first = missed[0]
     return (
         f"{many} of {number} points that were to be compared could not be, as "
@@ -191,7 +197,7 @@ def missed_text(trace: Trace) -> str:
 
 def measured_modules(report: TraceReport) -> bool:
     """Whether any module's error was measured."""
-    return any(one.local or one.accumulated for one in report.trace.layers)
+    return any(layer.local or layer.accumulated for layer in report.trace.layers)
 
 
 def padded_text(padded: PaddedTwin) -> str:
@@ -217,9 +223,9 @@ def numbers_text(report: TraceReport) -> str:
         f"{error.cosine:.6f}, largest difference {format_error(error.max_abs)}; sums "
         f"{error.sum_candidate:.8g} for {error.sum_base:.8g}"
     )
-    others = len(report.trace.suspects) - 1
-    if others > 0:
-        text += f". {others} more module{'s' if others > 1 else ''} beyond the floor"
+    remaining = len(report.trace.suspects) - 1
+    if remaining > 0:
+        text += f". {remaining} more module{'s' if remaining > 1 else ''} beyond the floor"
     largest = report.trace.suspects[0]
     if largest.module != first.module:
         text += f", the largest {printable(largest.module)} ({format_ratio(largest.local_ratio)})"
@@ -278,33 +284,33 @@ def undeclared_text(report: TraceReport) -> str:
     if twin is None or not twin.undeclared:
         return ""
     total = sum(twin.votes.values())
-    kinds = sorted(twin.undeclared.items(), key=lambda one: -one[1])
+    kinds = sorted(twin.undeclared.items(), key=lambda item: -item[1])
     shown = f"{kinds[0][1]} of {total} weight matrices look rounded to {printable(kinds[0][0])}"
     rest = sum(number for _, number in kinds[1:])
-    more = f" and {rest} to other grids" if rest else ""
-    return f"{shown}{more}; no setting, quantization_config or dtype says so"
+    suffix = f" and {rest} to other grids" if rest else ""
+    return f"{shown}{suffix}; no setting, quantization_config or dtype says so"
 
 
 def nonfinite_text(report: TraceReport) -> str:
     """Say where the first nan or infinite value is, and whether weights hold it; "" for none."""
-    told = []
-    for one in report.trace.nonfinite:
+    sentences = []
+    for value in report.trace.nonfinite:
         documents = report.documents
-        name = documents[one.sequence].name if one.sequence < len(documents) else "a document"
-        at = "" if one.position is None else f", position {one.position}"
+        name = documents[value.sequence].name if value.sequence < len(documents) else "a document"
+        at = "" if value.position is None else f", position {value.position}"
         held = "its weights hold none: it is computed"
-        if one.weights:
-            names = list_names([printable(name) for name in one.weights], most=2)
-            held = f"{names} hold{'s' if len(one.weights) == 1 else ''} such values"
-        told.append(
-            f"The {one.side}'s first nan or infinite value is at {printable(one.point)} "
+        if value.weights:
+            names = list_names([printable(name) for name in value.weights], most=2)
+            held = f"{names} hold{'s' if len(value.weights) == 1 else ''} such values"
+        sentences.append(
+            f"The {value.side}'s first nan or infinite value is at {printable(value.point)} "
             f"({printable(name)}{at}); {held}."
         )
-    return " ".join(told)
+    return " ".join(sentences)
 
 
 def _find_layer(report: TraceReport, point: str) -> LayerDelta | None:
-    return next((one for one in report.trace.layers if one.point == point), None)
+    return next((layer for layer in report.trace.layers if layer.point == point), None)
 
 
 def next_step(report: TraceReport) -> tuple[str, str]:
@@ -323,12 +329,12 @@ def next_step(report: TraceReport) -> tuple[str, str]:
                 "reshape, split ...), or ignore them there",
                 "",
             )
-        if not report.trace.to_the_end and any(one.local for one in report.trace.layers):
+        if not report.trace.to_the_end and any(layer.local for layer in report.trace.layers):
             return "record what the model gives out in the end, too, and trace again", ""
         if report.exit_code:
             return "name documents or inputs that both models can read", ""
         return "ask a task whether the models differ where it counts", _comparison(report)
-    if report.trace.nonfinite and any(one.weights for one in report.trace.nonfinite):
+    if report.trace.nonfinite and any(value.weights for value in report.trace.nonfinite):
         command = _tensors(report, "--invariant finite")
         return ("name all such values in the weights" if command else "write the weights again"), (
             command
@@ -348,14 +354,14 @@ def next_step(report: TraceReport) -> tuple[str, str]:
             "config.json the base's architectures and model_type",
             _over_layers(report),
         )
-    if any(one.name == "tied_embeddings" for one in explained):
+    if any(delta.name == "tied_embeddings" for delta in explained):
         return "give the candidate's output layer the base's weights, and trace again", ""
     separating = separating_text(report)
     if separating and not explained:
         return separating, ""
     if explained:
-        told = dict.fromkeys(one.name for one in explained if one.name != "architecture")
-        names = list_names(list(told), most=2)
+        settings = dict.fromkeys(delta.name for delta in explained if delta.name != "architecture")
+        names = list_names(list(settings), most=2)
         return f"give the candidate the base's {names} there, and trace again", ""
     where = module_text(first.module)
     if first.fault == "weights":
@@ -379,8 +385,10 @@ def _tensors(report: TraceReport, *options: str) -> str:
 def _over_layers(report: TraceReport) -> str:
     """The search of the guilty layer, as the two models were typed."""
     typed = _comparison(report)
-    found = as_bisection(typed) if typed else ""
-    return printable(f"{found} --over layers") if found and "--over" not in found else ""
+    bisection = as_bisection(typed) if typed else ""
+    return (
+        printable(f"{bisection} --over layers") if bisection and "--over" not in bisection else ""
+    )
 
 
 def _comparison(report: TraceReport) -> str:
@@ -392,7 +400,7 @@ def _comparison(report: TraceReport) -> str:
     names = [word.partition("=")[0] for word in words]
     if "--tasks" in names:
         return command
-    tasks = dict.fromkeys(one.task for one in report.documents if one.task)
+    tasks = dict.fromkeys(document.task for document in report.documents if document.task)
     if tasks:
         return f"{command} --tasks {shlex.quote(printable(','.join(tasks)))}"
     # of two models by the names that a guard file gives them, the tasks are its own

@@ -91,8 +91,8 @@ class DocumentChoice:
         return cls(
             ids=tuple(documents),
             limit=DEFAULT_DOCUMENTS if limit is None else int(limit),
-            texts=tuple(Path(one) for one in text),
-            inputs=tuple(Path(one) for one in inputs),
+            texts=tuple(Path(path) for path in text),
+            inputs=tuple(Path(path) for path in inputs),
         )
 
     @property
@@ -126,15 +126,15 @@ def read_own_documents(choice: DocumentChoice) -> list[RequestedSequence]:
     Raises:
         UsageError: a file that cannot be read, holds no text, or no arrays.
     """
-    found = [
+    requested = [
         RequestedSequence(name=path.name, request=sequence_of_row("", 0, 0, [_read_text(path)]))
         for path in choice.texts
     ]
     for path in _list_input_files(choice.inputs):
         name = path.parent.name if path.name == INPUTS_FILE else path.name
         for number, inputs in enumerate(read_inputs(path)):
-            found.append(RequestedSequence(name=f"{name} {number}", inputs=inputs))
-    return found[: choice.limit]
+            requested.append(RequestedSequence(name=f"{name} {number}", inputs=inputs))
+    return requested[: choice.limit]
 
 
 def _list_input_files(given: Sequence[Path]) -> Iterator[Path]:
@@ -162,8 +162,10 @@ def list_recorded_inputs(folder: Path) -> tuple[Path, ...]:
     Raises:
         UsageError: there is no such folder, or no dump in it.
     """
-    files = [one / INPUTS_FILE for one in list_sequences(folder)] if folder.is_dir() else []
-    return tuple(files) if all(one.is_file() for one in files) else ()
+    files = (
+        [sequence / INPUTS_FILE for sequence in list_sequences(folder)] if folder.is_dir() else []
+    )
+    return tuple(files) if all(file.is_file() for file in files) else ()
 
 
 def _read_text(path: Path) -> str:
@@ -192,8 +194,8 @@ def read_inputs(path: Path) -> list[ModelInputs]:
     arrays = _read_arrays(path.expanduser())
     if not arrays:
         raise UsageError(f"--inputs {path} holds no arrays", hint="{'input_ids': [[1, 2, 3]]}")
-    whole = {name: one[None] if one.ndim == 1 else one for name, one in arrays.items()}
-    counts = {name: one.shape[0] if one.ndim else 0 for name, one in whole.items()}
+    whole = {name: array[None] if array.ndim == 1 else array for name, array in arrays.items()}
+    counts = {name: array.shape[0] if array.ndim else 0 for name, array in whole.items()}
     if len(set(counts.values())) > 1 or 0 in counts.values():
         raise UsageError(
             f"--inputs {path}: the arrays have different numbers of sequences: {counts}",
@@ -201,7 +203,7 @@ def read_inputs(path: Path) -> list[ModelInputs]:
         )
     sequences = next(iter(counts.values()))
     return [
-        {name: np.ascontiguousarray(one[at : at + 1]) for name, one in whole.items()}
+        {name: np.ascontiguousarray(array[at : at + 1]) for name, array in whole.items()}
         for at in range(sequences)
     ]
 
@@ -216,8 +218,8 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
         check_regular(path)
         if suffix == ".npz":
-            with np.load(path, allow_pickle=False) as found:
-                return {name: found[name] for name in found.files}
+            with np.load(path, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
         if suffix == ".safetensors":
             from safetensors.numpy import load_file
 
@@ -232,14 +234,14 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
 
 def _as_array(name: str, value: Any) -> NDArray[np.generic]:
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except ValueError as error:
         raise UsageError(
             f"--inputs: '{name}' holds lists of different lengths", hint="one file a sequence"
         ) from error
-    if found.dtype == object or found.dtype.kind not in "iufb":
+    if array.dtype == object or array.dtype.kind not in "iufb":
         raise UsageError(f"--inputs: '{name}' holds no numbers")
-    return found
+    return array
 
 
 def sequence_of_row(task: str, doc_id: int, index: int, arguments: list[Any]) -> Request:
@@ -284,7 +286,7 @@ def find_comparisons(
         note: takes which comparisons are left out, and why.
     """
     try:
-        folders = sorted((one for one in root.iterdir() if one.is_dir()), reverse=True)
+        folders = sorted((entry for entry in root.iterdir() if entry.is_dir()), reverse=True)
     except OSError:
         return
     for folder in folders:
@@ -330,26 +332,26 @@ def choose_moved(
         every = range(len(documents))
         rows = sorted(every, key=lambda row: _movement(documents, row, drifts[row]))
     moved = [_requested_row(documents, row, drifts[row]) for row in rows]
-    kept = tuple(one for one in moved if one is not None)[: choice.limit]
-    if not kept:
+    sequences = tuple(sequence for sequence in moved if sequence is not None)[: choice.limit]
+    if not sequences:
         return None
     what = "named" if choice.ids else "that moved most"
     metric = f" on {about.metric}" if about is not None and about.task == task else ""
-    chosen = f"{len(kept)} of {task} {what}{'' if choice.ids else metric} in {run.folder}"
+    chosen = f"{len(sequences)} of {task} {what}{'' if choice.ids else metric} in {run.folder}"
     digest = run.report.base.digest
-    return MovedDocuments(sequences=kept, chosen=chosen, run=run.folder, base_digest=digest)
+    return MovedDocuments(sequences=sequences, chosen=chosen, run=run.folder, base_digest=digest)
 
 
 def _rows_of(documents: RunDocuments, ids: Sequence[int]) -> list[int]:
     places = {doc_id: row for row, doc_id in enumerate(documents.doc_ids)}
-    missing = [one for one in ids if one not in places]
+    missing = [doc_id for doc_id in ids if doc_id not in places]
     if missing:
         raise UsageError(
             f"--documents {missing[0]}: the last comparison scored no such document of "
             f"{documents.task}",
             hint=f"it scored {len(places)}, from {min(places)} to {max(places)}",
         )
-    return [places[one] for one in ids]
+    return [places[doc_id] for doc_id in ids]
 
 
 def _movement(documents: RunDocuments, row: int, drift: float | None) -> tuple[float, float]:
@@ -364,10 +366,10 @@ def _moves(documents: RunDocuments, row: int) -> list[float]:
     if not all(isinstance(side, list) for side in sides) or len(sides[0]) != len(sides[1]):
         return []
     apart = [
-        abs(one - other) if one is not None and other is not None else 0.0
-        for one, other in zip(*sides, strict=True)
+        abs(base - candidate) if base is not None and candidate is not None else 0.0
+        for base, candidate in zip(*sides, strict=True)
     ]
-    return [one if isfinite(one) else 0.0 for one in apart]
+    return [change if isfinite(change) else 0.0 for change in apart]
 
 
 def _requested_row(
@@ -413,25 +415,25 @@ def encode_sequences(
             that reads none.
         MisalignedRunsError: the candidate reads other token ids.
     """
-    if any(one.inputs is None for one in requested):
+    if any(sequence.inputs is None for sequence in requested):
         _check_vocabularies(base, candidate)
     inputs: list[ModelInputs] = []
     documents: list[TracedDocument] = []
     cut = 0
-    for one in requested:
-        found, was_cut = _encode_one(one, base, candidate)
+    for sequence in requested:
+        encoded, was_cut = _encode_one(sequence, base, candidate)
         cut += was_cut
-        request = one.request
-        inputs.append(found)
+        request = sequence.request
+        inputs.append(encoded)
         documents.append(
             TracedDocument(
-                name=one.name,
-                tokens=count_positions(found),
+                name=sequence.name,
+                tokens=count_positions(encoded),
                 task="" if request is None else request.task,
                 doc_id=request.doc_id if request is not None and request.task else None,
                 request=request.index if request is not None and request.task else None,
-                drift=one.drift,
-                token_texts=base.token_texts(found),
+                drift=sequence.drift,
+                token_texts=base.token_texts(encoded),
             )
         )
     notes: tuple[str, ...] = ()
@@ -462,8 +464,10 @@ def check_same_inputs(
         MisalignedRunsError: naming the first.
     """
     pairs = zip(read.inputs, other.inputs, strict=True)
-    for document, (one, two) in zip(other.documents, pairs, strict=True):
-        same = one.keys() == two.keys() and all(np.array_equal(one[n], two[n]) for n in one)
+    for document, (base_inputs, candidate_inputs) in zip(other.documents, pairs, strict=True):
+        same = base_inputs.keys() == candidate_inputs.keys() and all(
+            np.array_equal(base_inputs[n], candidate_inputs[n]) for n in base_inputs
+        )
         if not same:
             raise MisalignedRunsError(
                 f"{candidate} reads other token ids of {document.name} than {base}",
@@ -475,7 +479,7 @@ def check_same_inputs(
 
 def count_positions(inputs: ModelInputs) -> int:
     """Positions of a sequence: the longest second axis of its inputs."""
-    return max((int(one.shape[1]) for one in inputs.values() if one.ndim > 1), default=1)
+    return max((int(array.shape[1]) for array in inputs.values() if array.ndim > 1), default=1)
 
 
 def _encode_one(
@@ -490,8 +494,8 @@ def _encode_one(
             f"{base.name} has no tokenizer, so it reads no text",
             hint="--inputs FILE.npz gives its inputs by name, e.g. input_values",
         )
-    found, was_cut = base.encode(one.request)
-    ids = found["input_ids"]
+    encoded, was_cut = base.encode(one.request)
+    ids = encoded["input_ids"]
     if not ids.size:
         raise UsageError(f"{one.name}: the text has no tokens", hint="give a longer text")
     longest = min((side.max_length for side in (base, candidate) if side.max_length), default=0)
@@ -501,9 +505,9 @@ def _encode_one(
             hint="cut the text, or give its parts as files of their own",
         )
     if candidate.encode is not None:
-        other, _ = candidate.encode(one.request)
-        _check_same_ids(one, base, candidate, ids, other["input_ids"])
-    return found, was_cut
+        candidate_inputs, _ = candidate.encode(one.request)
+        _check_same_ids(one, base, candidate, ids, candidate_inputs["input_ids"])
+    return encoded, was_cut
 
 
 def _check_same_ids(
@@ -566,19 +570,19 @@ def choose_first(
     name = loaded.names[0]
     requests = loaded.requests(name, render_chat=render_chat)
     ids = choice.ids or requests.doc_ids[: choice.limit]
-    missing = [one for one in ids if one not in requests.doc_ids]
+    missing = [doc_id for doc_id in ids if doc_id not in requests.doc_ids]
     if missing:
         raise UsageError(
             f"--documents {missing[0]}: task {name} has no such document",
             hint=f"it has {requests.n_total}, from 0 to {requests.n_total - 1}",
         )
     first: dict[int, RequestedSequence] = {}
-    for one in _named_requests(requests):
-        assert one.request is not None
-        first.setdefault(one.request.doc_id, one)
-    kept = tuple(first[one] for one in ids[: choice.limit])
-    which = f"{len(kept)} of {name}" + (" named" if choice.ids else ", its first ones")
-    return MovedDocuments(sequences=kept, chosen=which)
+    for sequence in _named_requests(requests):
+        assert sequence.request is not None
+        first.setdefault(sequence.request.doc_id, sequence)
+    sequences = tuple(first[doc_id] for doc_id in ids[: choice.limit])
+    which = f"{len(sequences)} of {name}" + (" named" if choice.ids else ", its first ones")
+    return MovedDocuments(sequences=sequences, chosen=which)
 
 
 def _least_limit(choice: DocumentChoice) -> float:

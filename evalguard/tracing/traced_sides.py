@@ -94,20 +94,20 @@ class TracedSide:
         ids = inputs.get("input_ids")
         if self.tokenizer is None or ids is None or "decoder_input_ids" in inputs:
             return ()
-        return tuple(self.tokenizer.decode([int(one)]) for one in np.ravel(ids))
+        return tuple(self.tokenizer.decode([int(token_id)]) for token_id in np.ravel(ids))
 
 
 def _read_module(module: torch.nn.Module, tokenizer: Any) -> list[HeldValue]:
     """What a model computes with, and the special token that its tokenizer puts first."""
     from evalguard.models.hyperparameters_read import read_model
 
-    found = read_model(module)
+    values = read_model(module)
     if tokenizer is not None:
         bos = getattr(tokenizer, "bos_token_id", None)
         puts = bos is not None and list(tokenizer.encode("a"))[:1] == [bos]
-        found = [one for one in found if one.name != "puts_bos_first"]
-        found.append(HeldValue(name="puts_bos_first", value=puts, source="the tokenizer"))
-    return found
+        values = [held for held in values if held.name != "puts_bos_first"]
+        values.append(HeldValue(name="puts_bos_first", value=puts, source="the tokenizer"))
+    return values
 
 
 def is_torch_here(source: ModelSource) -> bool:
@@ -231,9 +231,9 @@ def _decoder_ids(module: Any, scored: Sequence[int]) -> ModelInputs:
     if scored and shift is not None:
         ids = shift(labels=torch.tensor([list(scored)])).tolist()
         return {"decoder_input_ids": np.asarray(ids, dtype=np.int64)}
-    told = (getattr(module, "generation_config", None), module.config)
-    starts = [getattr(one, "decoder_start_token_id", None) for one in told]
-    start = next((one for one in starts if one is not None), None)
+    configs = (getattr(module, "generation_config", None), module.config)
+    starts = [getattr(config, "decoder_start_token_id", None) for config in configs]
+    start = next((start_id for start_id in starts if start_id is not None), None)
     if start is None:
         raise UsageError(
             f"{type(module).__name__} does not say with which token its decoder begins",
@@ -300,8 +300,8 @@ def _open_declared_class(
     parameters = list(module.parameters())
     description = ModelDescription(
         model_type=type(module).__name__,
-        effective={one.name: effective.get(one.name) for one in variant.settings},
-        parameters=sum(one.numel() for one in parameters),
+        effective={setting.name: effective.get(setting.name) for setting in variant.settings},
+        parameters=sum(parameter.numel() for parameter in parameters),
         dtype=str(parameters[0].dtype).removeprefix("torch.") if parameters else "",
         device=str(parameters[0].device) if parameters else "",
     )
@@ -324,16 +324,16 @@ _PLACES = frozenset({"pretrained", "tokenizer", "peft", "delta", "revision", "su
 
 def read_said(variant: Variant) -> dict[str, Value]:
     """What a guard file or the command line says of a model beside where it is, by name."""
-    said: dict[str, Value] = {
+    differing: dict[str, Value] = {
         name: value for name, value in variant.model_args.items() if name not in _PLACES
     }
-    for one in variant.settings:
-        value = variant.assignment.get(one.name)
-        if value != one.reference:
-            said[one.name] = value
+    for setting in variant.settings:
+        value = variant.assignment.get(setting.name)
+        if value != setting.reference:
+            differing[setting.name] = value
     if variant.build is not None:
-        said["build"] = {"call": variant.build.call, **variant.build.inputs}
-    return said
+        differing["build"] = {"call": variant.build.call, **variant.build.inputs}
+    return differing
 
 
 def _find_tokenizer(variant: Variant, wanted: LoadPlan) -> Any:

@@ -230,8 +230,8 @@ class WorkerConnection:
             raise to_exception(reply.failure, model=self.name, log=str(self._process.log))
         if not isinstance(reply, Answer) or reply.number != call.number:
             number = getattr(reply, "number", "")
-            said = f"answered call {call.number} with {type(reply).__name__} {number}".rstrip()
-            raise self.broken(WorkerError(said), doing)
+            message = f"answered call {call.number} with {type(reply).__name__} {number}".rstrip()
+            raise self.broken(WorkerError(message), doing)
         try:
             return form.value.decode(reply.value)
         except PlainError as error:
@@ -252,12 +252,12 @@ class WorkerConnection:
         gone = isinstance(error, PipeClosed)
         fate = self._process.fate(wait=_LAST_MOMENTS if gone else 0.0)
         tail = self._process.log_tail()
-        place = self._process.stuck_in() if error.cause == "late" and not fate else ""
+        function = self._process.stuck_in() if error.cause == "late" and not fate else ""
         self.kill()
         what = fate if gone and fate else "; it ".join(filter(None, [str(error), fate]))
-        doing = f"{doing}, in {place}" if place else doing
+        doing = f"{doing}, in {function}" if function else doing
         log = str(self._process.log)
-        silent = "has all that it was doing" if place else "is empty"
+        silent = "has all that it was doing" if function else "is empty"
         ending = f"its log is {log}" if tail else f"its log ({log}) {silent}"
         hint, killed = error.hint, gone and "SIGKILL" in fate
         if killed:
@@ -416,11 +416,13 @@ class WorkerScorer:
 
     def reassign(self, variant: Variant) -> bool:
         """Become another assignment of the same model; see ``ReassignableScorer``."""
-        told = self._line.call("reassign", variant, doing="assigning other values to settings")
-        if told is None:
+        description = self._line.call(
+            "reassign", variant, doing="assigning other values to settings"
+        )
+        if description is None:
             return False
         self._line.name = variant.name
-        self._description = cast(ModelDescription, told)
+        self._description = cast(ModelDescription, description)
         return True
 
     def describe(self) -> ModelDescription:
@@ -450,8 +452,8 @@ class WorkerScorer:
 
     def count_cached_tokens(self) -> int | None:
         """Tokens of prompts that its engine took from its cache; see ``core.scorer``."""
-        told = self._line.call("count_cached_tokens", None, doing="counting cached tokens")
-        return cast("int | None", told)
+        count = self._line.call("count_cached_tokens", None, doing="counting cached tokens")
+        return cast("int | None", count)
 
     def check_unchanged(self) -> None:
         """Have a client of a server ask its first prompts once more; see ``RepeatableScorer``."""
@@ -463,9 +465,9 @@ class WorkerScorer:
         """Score a block and keep ``top_k`` tokens of every distribution; in pieces."""
         doing = f"making a reference of {_describe_requests(requests)}"
         wanted = ReferenceCall(requests=tuple(requests), top_k=top_k, samples=samples)
-        told = cast(ChunkedAnswer, self._scored("score_reference", wanted, doing))
-        references = self._fetched("next_reference", told.lengths, doing)
-        return list(self._one_each(requests, told.responses)), references
+        answer = cast(ChunkedAnswer, self._scored("score_reference", wanted, doing))
+        references = self._fetched("next_reference", answer.lengths, doing)
+        return list(self._one_each(requests, answer.responses)), references
 
     def score_against(
         self, requests: Sequence[Request], references: Sequence[Reference | None]
@@ -476,10 +478,10 @@ class WorkerScorer:
         for piece in parcels.pieces:
             self._line.call("give_reference", piece, doing=doing)
         wanted = ComparisonCall(requests=tuple(requests), lengths=parcels.lengths)
-        told = cast(ChunkedAnswer, self._scored("score_against", wanted, doing))
-        found = self._fetched("next_divergence", told.lengths, doing)
-        responses = list(self._one_each(requests, told.responses))
-        return responses, ComparedAnswer(divergences=tuple(found), reason=told.reason)
+        answer = cast(ChunkedAnswer, self._scored("score_against", wanted, doing))
+        divergences = self._fetched("next_divergence", answer.lengths, doing)
+        responses = list(self._one_each(requests, answer.responses))
+        return responses, ComparedAnswer(divergences=tuple(divergences), reason=answer.reason)
 
     def _scored(self, name: CallName, argument: object, doing: str) -> Any:
         """Where memory ran out, the model cuts other batches, and its scores have that identity."""
@@ -546,13 +548,13 @@ class WorkerScorer:
 
     def held_values(self) -> Sequence[HeldValue]:
         """Hyper-parameters as it holds them."""
-        told = self._line.call("held_values", None, doing="reading its hyper-parameters")
-        return cast("Sequence[HeldValue]", told)
+        values = self._line.call("held_values", None, doing="reading its hyper-parameters")
+        return cast("Sequence[HeldValue]", values)
 
     def encode_traced(self, request: Request) -> EncodedRequest:
         """A request as it reads it."""
-        told = self._line.call("encode_traced", [request], doing="encoding a document")
-        return cast(EncodedRequest, told)
+        encoded = self._line.call("encode_traced", [request], doing="encoding a document")
+        return cast(EncodedRequest, encoded)
 
     def outline(self, call: OutlineCall) -> ModelOutline:
         """Say what it is made of."""

@@ -70,10 +70,10 @@ def prepare_worker_interpreter(
     Raises:
         UsageError, BuildError: as there.
     """
-    found = prepare_interpreter(own, packages, cache_dir, name=name)
-    brought = {_package_name(one.rpartition("-")[0]) for one in found.packages}
+    interpreter = prepare_interpreter(own, packages, cache_dir, name=name)
+    brought = {_package_name(package.rpartition("-")[0]) for package in interpreter.packages}
     if not own.requirements or "numpy" in brought:
-        return found
+        return interpreter
     both = replace(own, requirements=(*own.requirements, "numpy"))
     return prepare_interpreter(both, packages, cache_dir, name=name)
 
@@ -106,13 +106,13 @@ def prepare_interpreter(
     key = digest_of([base.version, *_contents(wanted)])
     entry = folder / key
     with FileLock(f"{entry}.lock"):
-        kept = _read_kept(entry)
-        if kept is None:
+        interpreter = _read_kept(entry)
+        if interpreter is None:
             shutil.rmtree(entry, ignore_errors=True)
-            kept = _make(entry, base, wanted, name=name)
+            interpreter = _make(entry, base, wanted, name=name)
         with contextlib.suppress(OSError):
             os.utime(entry / _MARKER)
-    return kept
+    return interpreter
 
 
 def find_python(python: str) -> Interpreter:
@@ -128,11 +128,11 @@ def find_python(python: str) -> Interpreter:
             hint="python: names one on PATH (python3.12), or gives its path",
         )
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [path, "-c", _PROBE], capture_output=True, text=True, timeout=60, check=True,
             env=clean_environment(),
         ).stdout  # fmt: skip
-        executable, version, *_ = json.loads(told)
+        executable, version, *_ = json.loads(output)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise UsageError(f"'{python}' does not run as a Python interpreter: {error}") from error
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
@@ -150,10 +150,10 @@ def pin_requirements(requirements: Sequence[str], packages: Mapping[str, str]) -
     Raises:
         UsageError: a package that is not among the requirements.
     """
-    names = [_package_name(one) for one in requirements]
+    names = [_package_name(requirement) for requirement in requirements]
     pinned = list(requirements)
-    for package, told in packages.items():
-        version, *beside = told.split()
+    for package, pin in packages.items():
+        version, *beside = pin.split()
         plain = _normalized(package)
         if plain not in names:
             raise UsageError(
@@ -162,17 +162,17 @@ def pin_requirements(requirements: Sequence[str], packages: Mapping[str, str]) -
                 hint=f"add {package} to requirements",
                 target=f"package.{package}",
             )
-        place = names.index(plain)
-        marker = requirements[place].partition(";")[1:]
-        extras = requirements[place].partition("[")[2].partition("]")[0]
+        index = names.index(plain)
+        marker = requirements[index].partition(";")[1:]
+        extras = requirements[index].partition("[")[2].partition("]")[0]
         own = f"{package}[{extras}]" if extras else package
-        pinned[place] = f"{own}=={version}{''.join(marker)}"
-        for one in beside:
-            other = _package_name(one)
-            if other in names:
-                pinned[names.index(other)] = one
+        pinned[index] = f"{own}=={version}{''.join(marker)}"
+        for companion in beside:
+            companion_name = _package_name(companion)
+            if companion_name in names:
+                pinned[names.index(companion_name)] = companion
             else:
-                pinned.append(one)
+                pinned.append(companion)
     return tuple(pinned)
 
 
@@ -188,24 +188,24 @@ def _normalized(name: str) -> str:
 
 def _contents(requirements: Sequence[str]) -> list[str]:
     """Requirements, with a digest beside each that is a local file or folder."""
-    found = []
-    for one in requirements:
-        path = Path(one.removeprefix("-r").strip()).expanduser()
-        found.append(one)
-        if ("/" in one or one.startswith("-r")) and path.is_file():
-            found.append(hashlib.sha256(path.read_bytes()).hexdigest())
-    return found
+    contents = []
+    for requirement in requirements:
+        path = Path(requirement.removeprefix("-r").strip()).expanduser()
+        contents.append(requirement)
+        if ("/" in requirement or requirement.startswith("-r")) and path.is_file():
+            contents.append(hashlib.sha256(path.read_bytes()).hexdigest())
+    return contents
 
 
 def _read_kept(entry: Path) -> Interpreter | None:
     """An environment that is whole: it was finished, and its interpreter starts."""
     try:
-        told = json.loads((entry / _MARKER).read_text(encoding="utf-8"))
+        record = json.loads((entry / _MARKER).read_text(encoding="utf-8"))
         python = str(entry / "bin" / "python")
         subprocess.run([python, "-c", ""], check=True, timeout=60, env=clean_environment(),
                        capture_output=True)  # fmt: skip
         return Interpreter(
-            python=python, version=str(told["version"]), packages=tuple(told["packages"])
+            python=python, version=str(record["version"]), packages=tuple(record["packages"])
         )
     except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError):
         return None
@@ -238,11 +238,11 @@ def _make(entry: Path, base: Interpreter, wanted: Sequence[str], *, name: str) -
 
 
 def _arguments(wanted: Sequence[str]) -> Iterator[str]:
-    for one in wanted:
-        if one.startswith("-r"):
-            yield from ("-r", one[2:].strip())
+    for requirement in wanted:
+        if requirement.startswith("-r"):
+            yield from ("-r", requirement[2:].strip())
         else:
-            yield one
+            yield requirement
 
 
 def _run(command: Sequence[str], sink: object) -> int:
@@ -262,8 +262,10 @@ def _run(command: Sequence[str], sink: object) -> int:
 
 def _failure(name: str, wanted: Sequence[str], log: Path) -> BuildError:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    told = [line for line in lines if line.startswith(("ERROR", "error", "  ╰─▶", "  × "))] or lines
-    end = "".join(f"\n  {line[:200]}" for line in told[-_LAST_LINES:])
+    excerpt = [
+        line for line in lines if line.startswith(("ERROR", "error", "  ╰─▶", "  × "))
+    ] or lines
+    end = "".join(f"\n  {line[:200]}" for line in excerpt[-_LAST_LINES:])
     return BuildError(
         f"the environment of '{name}' cannot be made of {', '.join(wanted)}:{end}",
         hint=f"the whole log: {log}; versions that exclude each other cannot be built together, "
@@ -273,8 +275,8 @@ def _failure(name: str, wanted: Sequence[str], log: Path) -> BuildError:
 
 def list_packages(entry: Path) -> tuple[str, ...]:
     """Name and version of every package of an environment, as its metadata folder is called."""
-    found = (entry / "lib").glob("python*/site-packages/*.dist-info")
-    return tuple(sorted(folder.name.removesuffix(".dist-info") for folder in found))
+    folders = (entry / "lib").glob("python*/site-packages/*.dist-info")
+    return tuple(sorted(folder.name.removesuffix(".dist-info") for folder in folders))
 
 
 def clean_environment() -> dict[str, str]:
@@ -314,23 +316,23 @@ def _link_package(cache_dir: Path) -> Path:
 
 def list_environments(cache_dir: Path) -> list[KeptEnvironment]:
     """Environments in a cache, the most recently used first."""
-    found = []
+    environments = []
     for marker in (cache_dir / "envs").glob(f"*/{_MARKER}"):
         try:
-            told = json.loads(marker.read_text(encoding="utf-8"))
+            record = json.loads(marker.read_text(encoding="utf-8"))
             used = marker.stat().st_mtime
         except (OSError, ValueError):
             continue
-        found.append(
+        environments.append(
             KeptEnvironment(
                 path=str(marker.parent),
-                requirements=tuple(map(str, told.get("requirements", ()))),
-                python=str(told.get("version", "")),
+                requirements=tuple(map(str, record.get("requirements", ()))),
+                python=str(record.get("version", "")),
                 size=_size(marker.parent),
                 last_used=used,
             )
         )
-    return sorted(found, key=lambda one: -one.last_used)
+    return sorted(environments, key=lambda environment: -environment.last_used)
 
 
 def remove_environments(
@@ -347,21 +349,21 @@ def remove_environments(
     """
     from filelock import FileLock
 
-    kept = list_environments(cache_dir)
+    environments = list_environments(cache_dir)
     now = time.time()
     for name in names:
-        if not any(Path(one.path).name.startswith(name) for one in kept):
+        if not any(Path(environment.path).name.startswith(name) for environment in environments):
             raise UsageError(
                 f"no environment is called '{name}'", hint="evalguard envs ls lists them"
             )
     gone = [
-        one
-        for one in kept
-        if (not names or any(Path(one.path).name.startswith(name) for name in names))
-        and (older_than is None or now - one.last_used > older_than)
+        environment
+        for environment in environments
+        if (not names or any(Path(environment.path).name.startswith(name) for name in names))
+        and (older_than is None or now - environment.last_used > older_than)
     ]
-    for one in gone:
-        entry = Path(one.path)
+    for removed in gone:
+        entry = Path(removed.path)
         with FileLock(f"{entry}.lock"):
             (entry / _MARKER).unlink(missing_ok=True)  # from here on nobody takes it for whole
             shutil.rmtree(entry, ignore_errors=True)

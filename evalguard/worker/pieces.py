@@ -30,8 +30,8 @@ class RecordChunks(Generic[R]):
     @classmethod
     def of(cls, records: Sequence[R | None]) -> RecordChunks[R]:
         """Pack records; one request's positions may be spread over several pieces."""
-        present = [one for one in records if one is not None and _count_positions(one)]
-        lengths = tuple(0 if one is None else _count_positions(one) for one in records)
+        present = [record for record in records if record is not None and _count_positions(record)]
+        lengths = tuple(0 if record is None else _count_positions(record) for record in records)
         if not present:
             return cls(lengths, ())
         whole = join_positions(present)
@@ -51,8 +51,8 @@ def join_chunks(lengths: Sequence[int], pieces: Sequence[R]) -> list[R | None]:
         raise WorkerError("sent other positions than it announced")
     if not pieces:
         return [None for _ in lengths]
-    found = iter(cut(join_positions(pieces), [length for length in lengths if length]))
-    return [next(found) if length else None for length in lengths]
+    chunks = iter(cut(join_positions(pieces), [length for length in lengths if length]))
+    return [next(chunks) if length else None for length in lengths]
 
 
 def _arrays_of(record: object) -> list[np.ndarray]:

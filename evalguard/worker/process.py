@@ -84,7 +84,7 @@ def kill_workers_of(threads: Collection[threading.Thread]) -> None:
 def stuck_workers_of(threads: Collection[threading.Thread]) -> str:
     """Say in which function a worker of these threads is, which is to be killed now; "" if none."""
     places = (process.stuck_in() for process in _open_workers(threads))
-    return next((place for place in places if place), "")
+    return next((function for function in places if function), "")
 
 
 def register_worker(worker: InterruptibleWorker) -> None:
@@ -93,7 +93,7 @@ def register_worker(worker: InterruptibleWorker) -> None:
 
 
 def _open_workers(threads: Collection[threading.Thread]) -> list[InterruptibleWorker]:
-    return [one for one in list(_started) if one.thread in threads and one.is_open]
+    return [worker for worker in list(_started) if worker.thread in threads and worker.is_open]
 
 
 class InterruptibleWorker(Protocol):
@@ -239,7 +239,7 @@ class WorkerProcess:
             return f"(cannot be read: {error})"
         lines = [line.rstrip()[:_TAIL_WIDTH] for line in text.splitlines() if line.strip()]
         before, last = lines[:-_TAIL_LINES], lines[-_TAIL_LINES:]
-        reasons = {found[1]: line for line in before if (found := _REASON.search(line))}
+        reasons = {match[1]: line for line in before if (match := _REASON.search(line))}
         shown = "\n".join([*list(reasons.values())[-_REASONS:], *last])
         return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in shown)
 

@@ -32,8 +32,8 @@ def peak_memory(pid: int | None = None) -> int | None:
         status = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="utf-8")
     except OSError:
         return _own_peak_memory() if pid is None else None
-    found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(found[0]) * 1024 if found else None
+    peaks = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(peaks[0]) * 1024 if peaks else None
 
 
 def _own_peak_memory() -> int | None:
@@ -121,10 +121,10 @@ def find_stuck_function(pid: int, log: Path, *, patience: float = STACK_PATIENCE
         frames = _read_frames(pid, log, patience)
     except OSError:
         return ""
-    found = _find_user_frame(frames) or next(iter(frames), None)
-    if found is None:
+    frame = _find_user_frame(frames) or next(iter(frames), None)
+    if frame is None:
         return ""
-    shown = f"{found['function']} ({found['file']}, line {found['line']})"
+    shown = f"{frame['function']} ({frame['file']}, line {frame['line']})"
     return "".join(letter if letter.isprintable() else "?" for letter in shown)
 
 
@@ -137,9 +137,9 @@ def _read_frames(pid: int, log: Path, patience: float) -> list[_Frame]:
     os.kill(pid, STACK_SIGNAL)
     while now < deadline:
         time.sleep(_POLL_EVERY)
-        now, more = time.monotonic(), _read_after(log, before)
-        if len(more) > len(written):
-            written, grown = more, now
+        now, added = time.monotonic(), _read_after(log, before)
+        if len(added) > len(written):
+            written, grown = added, now
         frames = _frames(written)
         if _find_user_frame(frames) or (frames and now - grown > _COMPLETE_AFTER):
             break
@@ -163,7 +163,7 @@ def _frames(written: bytes) -> list[_Frame]:
 def _find_user_frame(frames: list[_Frame]) -> _Frame | None:
     """The innermost one that is neither a library's nor evalguard's."""
     own = str(Path(evalguard.__file__).parent)
-    for one in frames:
-        if not _LIBRARY.search(one["file"]) and not one["file"].startswith((own, "<")):
-            return one
+    for frame in frames:
+        if not _LIBRARY.search(frame["file"]) and not frame["file"].startswith((own, "<")):
+            return frame
     return None

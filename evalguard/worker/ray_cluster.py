@@ -166,8 +166,8 @@ class RayWorker:
                     hint="its machines need the same version of evalguard, and a cache folder "
                     "(--cache-dir) that can be written there",
                 ) from error
-            place = f" on {self._place}" if self._place else ""
-            raise WorkerError(f"was lost with its Ray actor{place}", cause="lost") from error
+            location = f" on {self._place}" if self._place else ""
+            raise WorkerError(f"was lost with its Ray actor{location}", cause="lost") from error
         except self._ray.exceptions.RayError as error:
             raise WorkerError(f"cannot be reached through Ray: {first_line(error)}") from error
 
@@ -175,7 +175,9 @@ class RayWorker:
         """What the actor says beside its calls; ``otherwise`` where it says nothing in time."""
         if self._ended or self._lost:
             return otherwise
-        patience = ANSWER_PATIENCE + sum(one for one in given if isinstance(one, float))
+        patience = ANSWER_PATIENCE + sum(
+            argument for argument in given if isinstance(argument, float)
+        )
         asked = getattr(self._actor, name).remote(*given)
         done, _ = self._ray.wait([asked], timeout=patience)
         try:
@@ -380,15 +382,15 @@ def check_ray() -> None:
         UsageError: it is not installed, or too old.
     """
     try:
-        found = importlib.metadata.version("ray")
+        version = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError as error:
         raise UsageError(
             "--execution ray: Ray is not installed here", hint=extra_command("ray")
         ) from error
-    if tuple(int(part) for part in found.split(".")[:2]) < OLDEST_RAY:
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_RAY:
         oldest = ".".join(map(str, OLDEST_RAY))
         raise UsageError(
-            f"--execution ray: Ray {found} is installed, {oldest} or later is needed",
+            f"--execution ray: Ray {version} is installed, {oldest} or later is needed",
             hint=f"{extra_command('ray')} --upgrade",
         )
 

@@ -111,8 +111,10 @@ class ActivationCalls:
                 "this model type shows no activations when it runs in a worker",
                 hint="dump them to files, and name their folder in place of the model",
             )
-        found = cast(ActivationScorer, scorer).activations(wanted.ids, wanted.wanted, wanted.forced)
-        self._parts = cut_activations(found)
+        activations = cast(ActivationScorer, scorer).activations(
+            wanted.ids, wanted.wanted, wanted.forced
+        )
+        self._parts = cut_activations(activations)
 
     def next_part(self) -> ActivationPart | None:
         """Return the next part; None after the last one.

@@ -56,10 +56,10 @@ def _read_job(descriptor: int) -> dict[str, Any] | None:
     """The first line; None where the pipe ended before."""
     line = b""
     while not line.endswith(b"\n"):
-        more = os.read(descriptor, 65_536)
-        if not more:
+        chunk = os.read(descriptor, 65_536)
+        if not chunk:
             return None
-        line += more
+        line += chunk
     job: dict[str, Any] = json.loads(line)
     return job
 

@@ -89,10 +89,10 @@ class AssignedCandidate:
 
     def _changed(self, before: Mapping[str, Value], now: Mapping[str, Value]) -> EvaluationError:
         changed = list(_list_changed(before, now))
-        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        suffix = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         return EvaluationError(
             f"files that '{self.source.name}' is loaded from changed while it was bisected "
-            f"({', '.join(changed[:3])}{more})",
+            f"({', '.join(changed[:3])}{suffix})",
             hint="run the same command again when they are finished",
         )
 
@@ -103,7 +103,7 @@ def _list_changed(before: Mapping[str, Value], now: Mapping[str, Value]) -> Iter
         later = now.get(name)
         if isinstance(proof, Mapping) and isinstance(later, Mapping):
             both = dict.fromkeys([*proof, *later])
-            yield from (f"{name}: {one}" for one in both if proof.get(one) != later.get(one))
+            yield from (f"{name}: {part}" for part in both if proof.get(part) != later.get(part))
         elif proof != later:
             yield name
 
@@ -162,13 +162,13 @@ def join_document_blocks(
         Every row in one of them; blocks without any row are left out.
     """
     row_of = {doc_id: row for row, doc_id in enumerate(rows)}
-    found = []
+    joined = []
     for places in _connected_places([block.doc_ids for block in blocks]):
-        doc_ids = tuple(sorted({doc_id for place in places for doc_id in blocks[place].doc_ids}))
+        doc_ids = tuple(sorted({doc_id for index in places for doc_id in blocks[index].doc_ids}))
         documents = [row_of[doc_id] for doc_id in doc_ids if doc_id in row_of]
         if documents:
-            digests = [blocks[place].digest for place in places]
-            found.append(
+            digests = [blocks[index].digest for index in places]
+            joined.append(
                 DocumentBlock(
                     documents=np.array(documents, dtype=np.intp),
                     doc_ids=doc_ids,
@@ -176,19 +176,19 @@ def join_document_blocks(
                     digest=digests[0] if len(digests) == 1 else digest_of(digests),
                 )
             )
-    return tuple(found)
+    return tuple(joined)
 
 
 def _connected_places(members: Sequence[Sequence[int]]) -> list[list[int]]:
     """Places whose members overlap, directly or through others; in order of the first."""
     group_of: dict[int, list[int]] = {}
     groups: list[list[int]] = []
-    for place, ids in enumerate(members):
-        met = {id(group): group for one in ids if (group := group_of.get(one)) is not None}
-        merged = [*sorted(other for group in met.values() for other in group), place]
+    for index, ids in enumerate(members):
+        met = {id(group): group for member in ids if (group := group_of.get(member)) is not None}
+        merged = [*sorted(position for group in met.values() for position in group), index]
         groups = [group for group in groups if id(group) not in met] + [merged]
-        for one in (one for other in merged for one in members[other]):
-            group_of[one] = merged
+        for member in (member for position in merged for member in members[position]):
+            group_of[member] = merged
     return sorted(groups)
 
 
@@ -244,11 +244,11 @@ def same_model(ours: ModelDescription | None, theirs: ModelDescription | None) -
 def _comparable_identity(identity: Mapping[str, Value]) -> Value:
     """An identity with its settings by target and effective value, in whatever order."""
     settings = identity.get("settings")
-    found: dict[str, Value] = {}
+    by_target: dict[str, Value] = {}
     for entry in settings if isinstance(settings, (list, tuple)) else ():
         assert isinstance(entry, (list, tuple))
-        found[str(entry[0])] = entry[2]
-    return {**identity, "settings": found}
+        by_target[str(entry[0])] = entry[2]
+    return {**identity, "settings": by_target}
 
 
 def _same_value(one: Value, other: Value) -> bool:

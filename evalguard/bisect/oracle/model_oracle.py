@@ -77,13 +77,13 @@ class ModelOracle:
         """
         probes = self.probes
         load = probes.loading_seconds / probes.loads if probes.loads else self.expected_load
-        one = self.expected_document
+        per_document = self.expected_document
         if probes.documents:
-            one = probes.scoring_seconds / probes.documents
-        if not one:  # all scores were kept: nobody has seen a model answer
+            per_document = probes.scoring_seconds / probes.documents
+        if not per_document:  # all scores were kept: nobody has seen a model answer
             return 0.0
         shared = min(probes.runner.jobs, len(self.document_blocks))
-        return load + one * self.n_documents / shared
+        return load + per_document * self.n_documents / shared
 
     @property
     def loads(self) -> Loads:
@@ -121,15 +121,15 @@ class ModelOracle:
         Raises:
             EvalguardError: it cannot be planned or built, or a constraint excludes it.
         """
-        place = digest_of(dict(values))
-        if place in self._refused:
-            raise self._refused[place]
-        if place not in self._assigned:
+        digest = digest_of(dict(values))
+        if digest in self._refused:
+            raise self._refused[digest]
+        if digest not in self._assigned:
             at_candidate = self._values(frozenset(self.settings))
-            found = self.assigned_to(values)
-            found.settings = tuple(n for n in self.settings if values[n] == at_candidate[n])
-            self._assigned[place] = found
-        return self._assigned[place]
+            candidate = self.assigned_to(values)
+            candidate.settings = tuple(n for n in self.settings if values[n] == at_candidate[n])
+            self._assigned[digest] = candidate
+        return self._assigned[digest]
 
     def stands_for(self, candidate_settings: frozenset[str], scores: Floats) -> None:
         """Take scores of all documents for those of an assignment: it was scored before."""
@@ -159,16 +159,16 @@ class ModelOracle:
         to_measure: list[tuple[AssignedCandidate, list[DocumentBlock]]] = []
         taken: list[AssignedCandidate | Floats | Untestable] = []
         for values, documents in asked:
-            found = self._taken(values)
-            taken.append(found)
-            if isinstance(found, AssignedCandidate):
+            candidate = self._taken(values)
+            taken.append(candidate)
+            if isinstance(candidate, AssignedCandidate):
                 wanted = set(documents.tolist())
                 parts = [b for b in self.document_blocks if wanted & set(b.documents.tolist())]
-                to_measure.append((found, parts))
+                to_measure.append((candidate, parts))
         self.probes.answer(_merge_questions(to_measure))
         return [
-            self._answer(found, values, documents)
-            for found, (values, documents) in zip(taken, asked, strict=True)
+            self._answer(candidate, values, documents)
+            for candidate, (values, documents) in zip(taken, asked, strict=True)
         ]
 
     def _taken(self, values: Assignment) -> AssignedCandidate | Floats | Untestable:

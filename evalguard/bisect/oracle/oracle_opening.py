@@ -97,9 +97,9 @@ def collect_base_references(
         return references
 
     if place.kept is not None and base.key is not None:
-        kept = referenced(base.key)
-        if all(kept.known(block) is not None for block in blocks):
-            return kept
+        recorded = referenced(base.key)
+        if all(recorded.known(block) is not None for block in blocks):
+            return recorded
     return runner.ask(base.source, made)
 
 
@@ -156,7 +156,7 @@ def adopt_compared_ends(
 def _describe_reference(reference: AssignedCandidate, probes: Probes) -> ModelDescription:
     started = time.monotonic()
     try:
-        found = probes.runner.ask(reference.source, lambda scorer: scorer.describe())
+        description = probes.runner.ask(reference.source, lambda scorer: scorer.describe())
     except EvalguardError as error:
         raise EvaluationError(
             f"{reference.source.name} cannot be loaded with all settings at reference, so that "
@@ -165,7 +165,7 @@ def _describe_reference(reference: AssignedCandidate, probes: Probes) -> ModelDe
         ) from error
     probes.loading_seconds += time.monotonic() - started
     probes.loads += 1
-    return found
+    return description
 
 
 def find_document_parts(
@@ -236,29 +236,31 @@ def open_model_oracle(
     began = (surroundings.meter or Meter()).began()
     tables = _searched_tables(inquiry)
     with ExitStack() as stack:
-        place = ProbeContext.opened(inquiry, surroundings, stack)
-        workers = runner or _worker_pool(place, jobs, surroundings.say)
+        context = ProbeContext.opened(inquiry, surroundings, stack)
+        workers = runner or _worker_pool(context, jobs, surroundings.say)
         stack.callback(workers.close)
-        reference = place.assigned({one.name: one.reference for one in place.declared})
+        reference = context.assigned(
+            {setting.name: setting.reference for setting in context.declared}
+        )
         rows = _searched_rows(tables, inquiry.held_to)
-        asking, as_compared = _block_scoring(place, reference, inquiry.scored, rows, workers)
+        asking, as_compared = _block_scoring(context, reference, inquiry.scored, rows, workers)
         if inquiry.held_to is not None and isinstance(inquiry.held_to.scale, FigureScale):
             seed = surroundings.choices.task_options.seed
             _set_figure(inquiry.held_to.scale, inquiry, tables, asking, seed=seed)
             if not are_drawn(inquiry.scored[1], inquiry.held_to.scale):
                 as_compared = True  # in other batches, at worst; nobody writes both ends once more
         elif inquiry.held_to is not None:
-            _set_limit(inquiry.held_to, place, asking, workers, stack)
-        scale = _searched_scale(inquiry.held_to, tables, _population(place, reference))
-        oracle = _build_oracle(place, reference, scale, workers, asking)
+            _set_limit(inquiry.held_to, context, asking, workers, stack)
+        scale = _searched_scale(inquiry.held_to, tables, _population(context, reference))
+        oracle = _build_oracle(context, reference, scale, workers, asking)
         adopt_compared_ends(
-            oracle, reference, place, inquiry.scored, tables, as_compared=as_compared
+            oracle, reference, context, inquiry.scored, tables, as_compared=as_compared
         )
         _expect_times(oracle, inquiry, surroundings.meter)
         yield oracle
         if options.use_cache:
             limit = surroundings.choices.cache_max_size
-            limit_cache(limit, place.cache_dir, surroundings.say, since=began)
+            limit_cache(limit, context.cache_dir, surroundings.say, since=began)
 
 
 def _searched_tables(inquiry: OracleRequest) -> tuple[ScoreTable, ScoreTable] | None:
@@ -270,9 +272,9 @@ def _searched_tables(inquiry: OracleRequest) -> tuple[ScoreTable, ScoreTable] | 
         ours, theirs = (_known_rows(_table(side, inquiry.key), scale) for side in inquiry.scored)
         return ours, theirs
     base, candidate = inquiry.scored
-    found = _table(base, inquiry.key), _table(candidate, inquiry.key)
-    DocumentScale.of(found[0])  # refused now, not after the task was loaded
-    return found
+    tables = _table(base, inquiry.key), _table(candidate, inquiry.key)
+    DocumentScale.of(tables[0])  # refused now, not after the task was loaded
+    return tables
 
 
 def _known_rows(table: ScoreTable, scale: FigureScale) -> ScoreTable:
@@ -314,7 +316,7 @@ def _searched_rows(
 ) -> list[int]:
     """doc_ids of the documents that are searched."""
     if tables is not None:
-        return [int(one) for one in tables[0].doc_ids]
+        return [int(doc_id) for doc_id in tables[0].doc_ids]
     return [] if held_to is None else list(held_to.scale.doc_ids)
 
 
@@ -435,13 +437,13 @@ def _population(place: ProbeContext, reference: AssignedCandidate) -> int:
 
 
 def _table(side: ScoredSide, key: Key) -> ScoreTable:
-    found = next((table for table in side.tables if table.key == key), None)
-    if found is None:
+    table = next((table for table in side.tables if table.key == key), None)
+    if table is None:
         raise UsageError(
             f"{side.identity.name} has no scores of {key[0]} ({key[1]}) {key[2]}",
             hint="a group of tasks is searched by one of its tasks",
         )
-    return found
+    return table
 
 
 def _question(asking: BlockScoring, blocks: Sequence[DocumentBlock]) -> str:

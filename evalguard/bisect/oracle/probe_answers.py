@@ -139,7 +139,7 @@ class ProbeContext:
         choices, options = surroundings.choices, surroundings.options
         candidate, task = inquiry.candidate, inquiry.key[0]
         cache_dir = open_cache_dir(options.cache_dir)
-        kept = cache_dir if options.use_cache else surroundings.kept
+        folder = cache_dir if options.use_cache else surroundings.kept
         # Before the task brings in libraries, which set variables of their own.
         models = KnownModels.kept_in(cache_dir) if options.use_cache else None
         stack.callback(clear_shared_texts)
@@ -150,7 +150,7 @@ class ProbeContext:
         note_task_code(tasks.executed)
         executor = Executor(
             tasks=tasks,
-            kept=kept,
+            kept=folder,
             progress=_NotesOnly(surroundings.say),
             chat=bool(choices.task_options.apply_chat_template),
             scoring=TaskScoring(figures=choices.gate.figure_names, expected=choices.answers),
@@ -165,7 +165,7 @@ class ProbeContext:
             policy=policy,
             cache_dir=cache_dir,
             models=models,
-            kept=kept,
+            kept=folder,
         )
 
     @property
@@ -281,8 +281,8 @@ class BlockScoring:
         Raises:
             EvalguardError: as ``cut``.
         """
-        found = self.cut(assigned, runner)
-        return [found[place] for place in block.blocks]
+        all_blocks = self.cut(assigned, runner)
+        return [all_blocks[index] for index in block.blocks]
 
     def units(
         self, assigned: AssignedCandidate, block: DocumentBlock, runner: WorkRunner
@@ -293,7 +293,7 @@ class BlockScoring:
             EvalguardError: as ``cut``.
         """
         blocks = self.blocks(assigned, block, runner)
-        return [Unit(block=one, beside=self.beside) for one in blocks]
+        return [Unit(block=part, beside=self.beside) for part in blocks]
 
     def values(
         self,
@@ -326,21 +326,21 @@ class BlockScoring:
             both = self.base_answers, theirs
             tables = with_paired_figures(tables, tables, lambda _: both)[1]
         table = next((table for table in tables if table.key == self.key), None)
-        found: dict[int, float] = {}
+        by_document: dict[int, float] = {}
         if table is not None:
             pairs = zip(table.doc_ids.tolist(), table.values.tolist(), strict=True)
             # of a figure NaN is a document that it is not known of; a score of NaN is the search's
-            found = {**values_by_document(table)} if table.figure else dict(pairs)
+            by_document = {**values_by_document(table)} if table.figure else dict(pairs)
         wanted = [self.rows[row] for row in block.documents.tolist()]
-        missing = [doc_id for doc_id in wanted if doc_id not in found]
+        missing = [doc_id for doc_id in wanted if doc_id not in by_document]
         if missing:
-            why = [left.reason for left in scores.not_compared if left.metric == metric]
+            why = [excluded.reason for excluded in scores.not_compared if excluded.metric == metric]
             raise Untestable(
                 f"its answers to {task} give no {metric} ({filter_name}) for document {missing[0]}"
                 + "".join(f": {reason}" for reason in why[:1]),
                 kind="not_finite",
             )
-        return np.array([found[doc_id] for doc_id in wanted], dtype=np.float64)
+        return np.array([by_document[doc_id] for doc_id in wanted], dtype=np.float64)
 
     def _requests(self, assigned: AssignedCandidate, runner: WorkRunner) -> TaskRequests:
         tasks, task = self.executor.tasks, self.key[0]
@@ -370,12 +370,14 @@ def _divergence_values(limit: LimitScale, doc_ids: Sequence[int], told: AnswersB
     Raises:
         Untestable: a distribution of one of them is none.
     """
-    found: dict[int, list[Divergence]] = {}
-    for (doc_id, _), answer in sorted(told.items(), key=lambda one: one[0]):
+    by_document: dict[int, list[Divergence]] = {}
+    for (doc_id, _), answer in sorted(told.items(), key=lambda item: item[0]):
         if isinstance(answer, Divergence):
-            found.setdefault(doc_id, []).append(answer)
-    values = np.array([limit.value(found.get(doc_id, ())) for doc_id in doc_ids])
-    unsound = [one for one, value in zip(doc_ids, values, strict=True) if not np.isfinite(value)]
+            by_document.setdefault(doc_id, []).append(answer)
+    values = np.array([limit.value(by_document.get(doc_id, ())) for doc_id in doc_ids])
+    unsound = [
+        doc_id for doc_id, value in zip(doc_ids, values, strict=True) if not np.isfinite(value)
+    ]
     if unsound:
         raise Untestable(
             f"its distributions give no {limit.limit.metric} for document {unsound[0]}",

@@ -41,17 +41,19 @@ from evalguard.store.fact_cache import FactCache
 
 def count_responses(responses: Sequence[Response]) -> WrittenTexts:
     """How much was generated now."""
-    tokens = [None if one.generated is None else len(one.generated) for one in responses]
-    return _counted(tokens, sum(len(one.text or "") for one in responses))
+    tokens = [
+        None if response.generated is None else len(response.generated) for response in responses
+    ]
+    return _counted(tokens, sum(len(response.text or "") for response in responses))
 
 
 def are_drawn(side: ScoredSide, scale: FigureScale) -> bool:
     """Whether a side's texts are drawn at random, so that another block draws other ones."""
-    return any(one.drawn for one in written_by(side, scale).values())
+    return any(written.drawn for written in written_by(side, scale).values())
 
 
 def _counted(tokens: Sequence[int | None], characters: int) -> WrittenTexts:
-    known = [one for one in tokens if one is not None]
+    known = [count for count in tokens if count is not None]
     return WrittenTexts(
         tokens=sum(known) if len(known) == len(tokens) else None, characters=characters
     )
@@ -69,7 +71,11 @@ def written_by(side: ScoredSide, scale: FigureScale) -> Mapping[int, DocumentAns
 def count_texts(answers: Iterable[DocumentAnswers]) -> WrittenTexts:
     """How much was generated for these documents."""
     answers = [*answers]
-    tokens = [None if one is None else len(one) for of in answers for one in of.tokens or (None,)]
+    tokens = [
+        None if text_tokens is None else len(text_tokens)
+        for of in answers
+        for text_tokens in of.tokens or (None,)
+    ]
     return _counted(tokens, sum(len(text) for of in answers for text in of.texts))
 
 
@@ -184,15 +190,15 @@ class ProbeRecords:
     def refusal(self, assigned: AssignedCandidate) -> Untestable | None:
         """Return why an assignment cannot be tested, where that is kept and still holds."""
         name = self._refusal_name(assigned)
-        found = None if self.facts is None or name is None else self.facts.get(_REFUSALS, name)
-        if found is None or found.get("kind") not in get_args(Refusal):
+        stored = None if self.facts is None or name is None else self.facts.get(_REFUSALS, name)
+        if stored is None or stored.get("kind") not in get_args(Refusal):
             return None
         # More time than before is another try.
-        more_time = self.timeout is not None and self.timeout > float(found.get("seconds", 0.0))
-        if found["kind"] == "timed_out" and more_time:
+        more_time = self.timeout is not None and self.timeout > float(stored.get("seconds", 0.0))
+        if stored["kind"] == "timed_out" and more_time:
             return None
         return Untestable(
-            str(found.get("reason")), kind=found["kind"], hint=str(found.get("hint", ""))
+            str(stored.get("reason")), kind=stored["kind"], hint=str(stored.get("hint", ""))
         )
 
     def refused(self, assigned: AssignedCandidate, why: Untestable, seconds: float) -> None:
@@ -201,9 +207,9 @@ class ProbeRecords:
         name = self._refusal_name(assigned)
         if self.facts is None or name is None or why.kind == "out_of_memory":
             return
-        told = {"kind": why.kind, "reason": redacted_text(why.reason), "hint": why.hint}
+        entry = {"kind": why.kind, "reason": redacted_text(why.reason), "hint": why.hint}
         seconds = max(seconds, self.timeout or 0.0)
-        self.facts.put(_REFUSALS, name, {**told, "seconds": round(seconds, 3)})
+        self.facts.put(_REFUSALS, name, {**entry, "seconds": round(seconds, 3)})
 
     def _refusal_name(self, assigned: AssignedCandidate) -> str | None:
         return None if assigned.proof is None else digest_of([assigned.proof, self.question])
@@ -269,7 +275,7 @@ class Probes:
         places: dict[int, ProbeRequest] = {}
         for assigned, blocks in wanted:
             missing = self._missing(assigned, blocks)
-            asked = [one for block in missing for one in self._unanswered(assigned, block)]
+            asked = [unit for block in missing for unit in self._unanswered(assigned, block)]
             if asked and assigned.refusal is None:
                 works.append(Work(source=assigned.source, units=tuple(asked)))
                 places[id(works[-1])] = (assigned, missing)
@@ -298,11 +304,11 @@ class Probes:
     def _describe(self, assigned: AssignedCandidate) -> None:
         """Load a model only to see which one it is: it may have been asked before."""
         try:
-            found = self.runner.ask(assigned.source, lambda scorer: scorer.describe())
+            description = self.runner.ask(assigned.source, lambda scorer: scorer.describe())
         except EvalguardError as error:
             self._refuse(assigned, refusal_of(error, loaded=False), 0.0)
         else:
-            assigned.describe_as(found)
+            assigned.describe_as(description)
 
     def _unanswered(self, assigned: AssignedCandidate, block: DocumentBlock) -> list[Unit]:
         """What the model has to be asked for a document block; () where all of it is kept."""
@@ -312,17 +318,17 @@ class Probes:
             self._refuse(assigned, refusal_of(error, loaded=False), 0.0)
             return []
         try:
-            for one in asked:
-                kept = self.records.answers(assigned, one)
-                if kept is not None:
-                    assigned.answers[one.block.digest] = kept
+            for unit in asked:
+                answers = self.records.answers(assigned, unit)
+                if answers is not None:
+                    assigned.answers[unit.block.digest] = answers
         except Untestable as refusal:
             self._refuse(assigned, refusal, 0.0)
             return []
-        left = [one for one in asked if one.block.digest not in assigned.answers]
-        if not left:
+        unanswered = [unit for unit in asked if unit.block.digest not in assigned.answers]
+        if not unanswered:
             self._conclude(assigned, block)
-        return left
+        return unanswered
 
     def _done(
         self, assigned: AssignedCandidate, blocks: Sequence[DocumentBlock], done: FinishedUnit
@@ -371,15 +377,15 @@ class Probes:
         asked = self.asking.blocks(assigned, block, self.runner)
         if block.digest in assigned.values or not all(b.digest in assigned.answers for b in asked):
             return
-        told: dict[tuple[int, int], ProbeAnswer] = {}
-        for one in asked:
+        answers: dict[tuple[int, int], ProbeAnswer] = {}
+        for request_block in asked:
             for request, response in zip(
-                one.requests, assigned.answers.pop(one.digest), strict=True
+                request_block.requests, assigned.answers.pop(request_block.digest), strict=True
             ):
-                told[request.doc_id, request.index] = response
+                answers[request.doc_id, request.index] = response
         spent = self._spent.pop((id(assigned), block.digest), 0.0)
         try:
-            values = self.asking.values(assigned, block, told)
+            values = self.asking.values(assigned, block, answers)
         except Untestable as refusal:
             self._refuse(assigned, refusal, spent)
             return

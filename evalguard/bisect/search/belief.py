@@ -128,7 +128,7 @@ class Posterior:
         self.classes: Classes = classes_of(components.acting(rows.masks), components.log_prior, n)
         covariances = {False: self._noise, True: self._noise + spread}
         self._inverse = {ground: np.linalg.inv(c) for ground, c in covariances.items()}
-        found = [
+        models = [
             (ground, model)
             for ground, covariance in covariances.items()
             for model in best_models(
@@ -136,7 +136,7 @@ class Posterior:
             )
         ]
         self._members: dict[int, tuple[NDArray[np.intp], Floats]] = {}
-        self._weigh(found)
+        self._weigh(models)
 
     def _weigh(self, found: list[tuple[bool, Model]]) -> None:
         logs = np.array([m.log_weight + np.log(_DIFFUSE_ODDS) * ground for ground, m in found])
@@ -181,8 +181,8 @@ class Posterior:
             off = rng.standard_normal((rows.size, loose.size)) @ known.root.T
             drawn = known.mean + loose * off
             effects[rows, : loose.size] = drawn
-            for place, which in enumerate(model.classes):
-                components[rows, place] = self._picked(which, rng.random(rows.size))
+            for position, which in enumerate(model.classes):
+                components[rows, position] = self._picked(which, rng.random(rows.size))
             if ground:
                 each[rows] = self._each(model, drawn)
         return Draws(components=components, effects=effects, each=each, of=self.components)
@@ -254,8 +254,8 @@ class Posterior:
     def _each(self, model: Model, effects: Floats) -> Floats:
         """Posterior mean of the parts of diffuse drift, (k, n), given effects (k, size)."""
         acting = self.classes.acting[:, list(model.classes)].astype(np.float64)
-        left = self._rows.sigma[:, None] - acting @ effects.T
-        each: Floats = self._shared(self._masks.T @ (self._inverse[True] @ left)).T
+        residual = self._rows.sigma[:, None] - acting @ effects.T
+        each: Floats = self._shared(self._masks.T @ (self._inverse[True] @ residual)).T
         return each
 
 
@@ -341,15 +341,15 @@ def _blamed(
     margin: float,
 ) -> tuple[tuple[int, ...], frozenset[int]]:
     """The components of an answer that count, and the settings that it blames."""
-    kept = [component(number) for number in guess.kept]
-    several = [*kept, *(component(number) for number in guess.beside)]
+    counted = [component(number) for number in guess.kept]
+    several = [*counted, *(component(number) for number in guess.beside)]
     members = None
     if overlapping(several):
         mean, root = posterior.effects(guess.model)
         at = list(guess.places)
         members = blame_pair(several, mean[at], root[at], margin)
     if members is None:
-        return guess.kept, blame_setting(kept)
+        return guess.kept, blame_setting(counted)
     return (*guess.kept, *guess.beside) if members else (), members
 
 
@@ -364,10 +364,10 @@ def _spelt_out(posterior: Posterior, margin: float) -> Iterator[_Guess]:
         for which in model.classes:
             if which not in choices:
                 choices[which] = _likely_members(posterior, which)
-        kept = material(posterior.likely_sizes(number), margin)
+        needed = material(posterior.likely_sizes(number), margin)
         known = [at for at, which in enumerate(model.classes) if len(choices[which]) == 1]
-        beside = [at for at in known if at not in kept]
-        classes = [model.classes[at] for at in kept]
+        beside = [at for at in known if at not in needed]
+        classes = [model.classes[at] for at in needed]
         if prod(len(choices[which]) for which in classes) > _MOST:
             continue
         for picked in product(*(choices[which] for which in classes)):
@@ -378,7 +378,7 @@ def _spelt_out(posterior: Posterior, margin: float) -> Iterator[_Guess]:
                     diffuse=ground,
                     kept=tuple([number for number, _ in picked]),
                     beside=tuple([choices[model.classes[at]][0][0] for at in beside]),
-                    places=(*kept, *beside),
+                    places=(*needed, *beside),
                     share=share,
                 )
 

@@ -167,12 +167,12 @@ def order_documents(blocks: Sequence[Indices], drift: Floats, rng: np.random.Gen
     """
     given = _checked(blocks, drift.size)
     excess = np.array([float(np.sum(drift[block] - drift.mean())) for block in given])
-    left = [int(at) for at in rng.permutation(len(given))]
+    remaining = [int(at) for at in rng.permutation(len(given))]
     taken: list[int] = []
     carried = 0.0
-    while left:
-        best = min(left, key=lambda at: abs(carried + excess[at]))
-        left.remove(best)
+    while remaining:
+        best = min(remaining, key=lambda at: abs(carried + excess[at]))
+        remaining.remove(best)
         taken.append(best)
         carried += excess[best]
     sizes = np.array([block.size for block in given])
@@ -248,12 +248,12 @@ class Flips:
         sides = [(np.zeros_like(masks[0]), np.zeros(n)), *zip(masks, drifts, strict=True)]
         pairs: list[tuple[float, Mask]] = []
         for at, (mask, drift) in enumerate(sides):
-            for other, its in sides[:at]:
+            for earlier, its in sides[:at]:
                 common = min(drift.size, its.size)
                 if seen := changed[common - 1]:
                     apart = drift[:common] - its[:common]
                     unseen = _UNSEEN * self.size**2 * (1.0 - seen / changed[-1]) / n
-                    pairs.append((float(apart @ apart) / common + unseen, mask != other))
+                    pairs.append((float(apart @ apart) / common + unseen, mask != earlier))
         moved = np.zeros_like(masks[0])
         for rank, (least, which) in enumerate(sorted(pairs, key=lambda pair: pair[0]), start=1):
             moved |= which
@@ -266,9 +266,9 @@ class Flips:
 
         Changes are counted: of a mean c, the tenth is about c - 1.28 sqrt(c).
         """
-        one = self.size**2 / self.drift.size  # a change
+        change = self.size**2 / self.drift.size  # a change
         below = _TENTH / 2.0
-        return one * (below + float(np.sqrt(below**2 + least / one))) ** 2 if least else 0.0
+        return change * (below + float(np.sqrt(below**2 + least / change))) ** 2 if least else 0.0
 
     def estimate(self, drift: Floats, jitter: float) -> tuple[float, float]:
         """Mean drift over all documents, and its variance, of what is known on a prefix, (k,).
@@ -278,7 +278,7 @@ class Flips:
         a change may be among them.
         """
         k, n = drift.size, self.drift.size
-        seen, left = self.drift[:k], self.drift[k:]
+        seen, unseen = self.drift[:k], self.drift[k:]
         changed = seen != 0.0
         count = int(np.count_nonzero(changed))
         alike = float(np.clip(drift @ seen / (seen @ seen), 0.0, 1.0)) * count if count else 0.0
@@ -286,8 +286,10 @@ class Flips:
         share = (alike + _UNSEEN) / weight
         uneven = share * (1.0 - share)
         beside = drift[~changed]
-        mean = (float(drift.sum()) + share * float(left.sum())) / n
-        variance = float(left.sum()) ** 2 * uneven / (weight + 1.0) + float(left @ left) * uneven
+        mean = (float(drift.sum()) + share * float(unseen.sum())) / n
+        variance = (
+            float(unseen.sum()) ** 2 * uneven / (weight + 1.0) + float(unseen @ unseen) * uneven
+        )
         rest = max(jitter, float(beside @ beside) / max(beside.size, 1))
         rest += _UNSEEN * self.size**2 / n
         return mean, (variance + (n - k) * rest) / n**2 + jitter / n
@@ -309,11 +311,11 @@ def twins(drifts: list[Floats]) -> NDArray[np.intp]:
     near = apart <= 10.0 * ALIKE * np.minimum.outer(squares, squares)
     if np.count_nonzero(near) <= len(drifts):
         return of
-    for one in sorted(of.tolist(), key=lambda at: -drifts[at].size):
-        for other in np.flatnonzero(near[one] & (of == np.arange(of.size))).tolist():
-            longer = drifts[other].size >= drifts[one].size
-            if other != one and longer and are_twins(drifts[one], drifts[other]):
-                of[of == of[one]] = other
+    for index in sorted(of.tolist(), key=lambda at: -drifts[at].size):
+        for match in np.flatnonzero(near[index] & (of == np.arange(of.size))).tolist():
+            longer = drifts[match].size >= drifts[index].size
+            if match != index and longer and are_twins(drifts[index], drifts[match]):
+                of[of == of[index]] = match
                 break
     return of
 
@@ -359,8 +361,8 @@ class Jitter:
         own = self._own(self._sizes, self._spread)
         smallest = float(np.min(own[own > 0.0], initial=np.inf))
         jitter = own.copy()
-        for one in np.flatnonzero(own > _CONCENTRATED * smallest).tolist():
-            jitter[one] = min(own[one], self._least_between(one, drifts, smallest))
+        for index in np.flatnonzero(own > _CONCENTRATED * smallest).tolist():
+            jitter[index] = min(own[index], self._least_between(index, drifts, smallest))
         share = self._sizes / self._n
         whole = np.maximum(own, self._lumpiness)
         variance: Floats = (share * jitter + (1.0 - share) * whole) / self._sizes
@@ -372,8 +374,8 @@ class Jitter:
         new = sizes.size - self._sizes.size
         known = np.concatenate([self._sizes, np.zeros(new)])
         self._spread = np.concatenate([self._spread, np.zeros(new)])
-        for one in np.flatnonzero(sizes != known):
-            self._spread[one] = _variance(drifts[one])
+        for index in np.flatnonzero(sizes != known):
+            self._spread[index] = _variance(drifts[index])
         self._sizes = sizes
 
     def _least_between(self, one: int, drifts: list[Floats], smallest: float) -> float:
@@ -382,11 +384,11 @@ class Jitter:
         A twin shares the jitter too: then it is taken for no larger than the smallest variance.
         """
         least = np.inf
-        for other, drift in enumerate(drifts):
+        for index, drift in enumerate(drifts):
             common = min(drift.size, drifts[one].size)
-            if other == one or common < _ENOUGH_PAIRS:
+            if index == one or common < _ENOUGH_PAIRS:
                 continue
-            pair = (one, other) if one < other else (other, one)
+            pair = (one, index) if one < index else (index, one)
             if self._between.get(pair, (0, 0.0))[0] != common:
                 difference = drifts[one][:common] - drift[:common]
                 self._between[pair] = (common, _variance(difference))
@@ -449,11 +451,11 @@ class Estimates:
             return self._counted(self._flips, masks, drifts, n * least)
         means = np.array([np.mean(drift) for drift in drifts])
         known = np.array([drift for drift in drifts if drift.size == n]).reshape(-1, n)
-        for one, drift in enumerate(drifts):
+        for index, drift in enumerate(drifts):
             if _FEWEST < drift.size < n:
-                found = self._corrected(one, drift, known)
-                if found is not None and found[1] < variances[one]:
-                    means[one], variances[one] = found[0], max(found[1], least[one])
+                estimate = self._corrected(index, drift, known)
+                if estimate is not None and estimate[1] < variances[index]:
+                    means[index], variances[index] = estimate[0], max(estimate[1], least[index])
         return means, variances
 
     def _counted(
@@ -462,13 +464,13 @@ class Estimates:
         """Likewise, where few documents change."""
         known = flips.jitter(masks, drifts)
         each = jitter if known is None else np.minimum(jitter, known)
-        found = [
+        estimates = [
             (float(np.mean(drift)), float(own) / drift.size)
             if drift.size == flips.drift.size
             else flips.estimate(drift, float(own))
             for drift, own in zip(drifts, each, strict=True)
         ]
-        means, variances = zip(*found, strict=True)
+        means, variances = zip(*estimates, strict=True)
         return np.array(means), np.array(variances)
 
     def _corrected(self, one: int, drift: Floats, known: Floats) -> _Estimate | None:
@@ -499,28 +501,28 @@ def correct_estimates(drift: Floats, known: Floats) -> _Estimate | None:
     chosen = columns[used]
     square = np.linalg.pinv(chosen @ chosen.T)
     slopes = square @ (chosen @ centred)
-    left = centred - slopes @ chosen
+    residual = centred - slopes @ chosen
     off = known[used].mean(axis=1) - known[used, :k].mean(axis=1)
-    spread = float(left @ left) / max(k - 1 - len(used), 1)
+    spread = float(residual @ residual) / max(k - 1 - len(used), 1)
     return float(drift.mean() + slopes @ off), spread * float(1.0 / k + off @ square @ off)
 
 
 def _alike(drift: Floats, columns: Floats, enough: float) -> list[int]:
     """Which of ``columns``, (p, k), explain ``drift``, (k,): each leaves ``enough`` at most."""
     used: list[int] = []
-    left, basis = drift, columns
-    before = float(left @ left)
+    residual, basis = drift, columns
+    before = float(residual @ residual)
     while before > 0.0 and len(used) < min(_MOST, len(columns)):
         length = np.maximum(np.einsum("pk,pk->p", basis, basis), 1e-9 * before)
-        explained = (basis @ left) ** 2 / length
+        explained = (basis @ residual) ** 2 / length
         best = int(np.argmax(explained))
         if explained[best] < (1.0 - enough) * before:
             break
         direction = basis[best] / np.sqrt(length[best])
-        left = left - (direction @ left) * direction
+        residual = residual - (direction @ residual) * direction
         basis = basis - np.outer(basis @ direction, direction)
         used.append(best)
-        before = float(left @ left)
+        before = float(residual @ residual)
     return used
 
 

@@ -40,8 +40,8 @@ class Buildable:
     def tie(self, names: Sequence[str]) -> None:
         """Take settings for one: no assignment parts them."""
         self._constraints += tuple(
-            Constraint(when={one: side}, then={other: side})
-            for one, other in zip(names, (*names[1:], names[0]), strict=True)
+            Constraint(when={first: side}, then={second: side})
+            for first, second in zip(names, (*names[1:], names[0]), strict=True)
             for side in ("candidate", "reference")
         )
 
@@ -142,12 +142,12 @@ class Buildable:
         number = {name: at for at, name in enumerate(self._settings)}
         pairs = []
         for rule in self._constraints:
-            for one, value in rule.when.items():
-                for other, wanted in rule.then.items():
+            for dependent, value in rule.when.items():
+                for needed, wanted in rule.then.items():
                     if value == wanted == "candidate":
-                        pairs.append((number[one], number[other]))
+                        pairs.append((number[dependent], number[needed]))
                     elif value == wanted == "reference":
-                        pairs.append((number[other], number[one]))
+                        pairs.append((number[needed], number[dependent]))
         return pairs
 
     def _values(self, mask: Mask) -> dict[str, str]:

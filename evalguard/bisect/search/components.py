@@ -71,8 +71,8 @@ class Components:
     def acting(self, masks: Mask, numbers: NDArray[np.intp] | slice = _ALL) -> Mask:
         """(m, J): which components act in each of m assignments, (m, n_settings)."""
         members = self.members[numbers]
-        one, two, three = (masks[:, members[:, place]] for place in range(3))
-        return np.where(self.redundant[numbers], one | two, one & two & three)
+        first, second, third = (masks[:, members[:, position]] for position in range(3))
+        return np.where(self.redundant[numbers], first | second, first & second & third)
 
 
 @lru_cache(maxsize=8)
@@ -116,7 +116,10 @@ def _tilt(log_weights: Floats, sizes: Sequence[int]) -> Floats:
     members = np.where(middle == last, 0.5 * (first + last), log_weights.mean(axis=1))
     kinds = np.split(members, np.cumsum(sizes)[:-1])
     return np.concatenate(
-        [one - np.log(np.mean(np.exp(one))) if one.size else one for one in kinds]
+        [
+            weights - np.log(np.mean(np.exp(weights))) if weights.size else weights
+            for weights in kinds
+        ]
     )
 
 
@@ -124,8 +127,8 @@ def _tilt(log_weights: Floats, sizes: Sequence[int]) -> Floats:
 def _singles_and_pairs(n: int) -> NDArray[np.intp]:
     """Members of all singles, of all pairs that act together, of all redundant ones."""
     singles = np.repeat(np.arange(n)[:, None], 3, axis=1)
-    one, two = np.triu_indices(n, 1)
-    pairs = np.column_stack([one, two, two])
+    first, second = np.triu_indices(n, 1)
+    pairs = np.column_stack([first, second, second])
     return np.concatenate([singles, pairs, pairs])
 
 
@@ -156,7 +159,7 @@ def blame_setting(components: Iterable[Component]) -> frozenset[int]:
     What acts only together is put right by any of its members: where one is to blame for something
     else, the others are not to blame for what they do beside it.
     """
-    guilty = frozenset(one for c in components if c.acts_alone for one in c.members)
+    guilty = frozenset(member for c in components if c.acts_alone for member in c.members)
     pairs = [frozenset(c.members) for c in components if not c.acts_alone]
     return guilty.union(*[members for members in pairs if not members & guilty])
 
@@ -173,21 +176,23 @@ def material(sizes: Sequence[float], margin: float) -> list[int]:
     if all(abs(size) > margin for size in sizes):
         return list(range(len(sizes)))
     order = sorted(range(len(sizes)), key=lambda at: -abs(sizes[at]))
-    kept: list[int] = []
+    needed: list[int] = []
     for sign in (1.0, -1.0):
         side = [at for at in order if sign * sizes[at] > 0.0]
         while sum(abs(sizes[at]) for at in side) > margin:
             total = 0.0
             while total <= margin:
                 total += abs(sizes[side[0]])
-                kept.append(side.pop(0))
-    return sorted(kept)
+                needed.append(side.pop(0))
+    return sorted(needed)
 
 
 def overlapping(components: Sequence[Component]) -> bool:
     """Whether two different components have a setting in common."""
     distinct = set(components)
-    return sum(len(c.members) for c in distinct) > len({one for c in distinct for one in c.members})
+    return sum(len(c.members) for c in distinct) > len(
+        {member for c in distinct for member in c.members}
+    )
 
 
 def blame_pair(
@@ -202,7 +207,7 @@ def blame_pair(
 
     ``mean``: (c,) of the effects; ``root``: (c, ...) of their covariance.
     """
-    settings = sorted({one for c in components for one in c.members})
+    settings = sorted({member for c in components for member in c.members})
     if len(settings) > _MOST:
         return None
     subsets = _subsets(len(settings))

@@ -81,16 +81,16 @@ def next_measurement(
     noise = measured.noise()
     glance = _information(predictions[::2], noise, (_FIRST_LOOK,))[0]
     finalists = np.argsort(-glance * (1.0 - risks), kind="stable")[:_FINALISTS]
-    told = _information(predictions[:, finalists], noise, _SHARES)
+    information = _information(predictions[:, finalists], noise, _SHARES)
     best: Choice | None = None
-    for place, at in enumerate(finalists):
+    for column, at in enumerate(finalists):
         mask, risk = masks[at], float(risks[at])
         done = measured.measured(mask)
-        known = float(np.interp(done, (0.0, *_SHARES), (0.0, *told[:, place])))
+        known = float(np.interp(done, (0.0, *_SHARES), (0.0, *information[:, column])))
         total = measured.total
         drifting = float(np.clip(np.mean(predictions[:, at]) / total, 0.0, 1.0)) if total else 0.0
         wanted = _SAVED * _needed(mask, members, partners)
-        for share, all_told in zip(_SHARES, told[:, place].tolist(), strict=True):
+        for share, all_told in zip(_SHARES, information[:, column].tolist(), strict=True):
             if measured.cost(mask, share) <= 0.0:  # no block ends between here and there
                 continue
             cost = measured.expected_cost(mask, share, drifting)
@@ -141,12 +141,12 @@ def _information(predictions: Floats, variance: float, shares: Sequence[float]) 
     means = (exact - exact[:, :1]).astype(np.float32)
     apart = means[:, :, None] - means[:, None, :]
     near = np.exp(apart * apart * np.float32(-shares[0]))
-    told = []
+    information = []
     for share, longer in zip(shares, (*shares[1:], shares[-1]), strict=True):
         with np.errstate(invalid="ignore"):  # a BLAS may say so of numbers that all are finite
-            told.append(-(np.log(near @ weights) @ weights))
+            information.append(-(np.log(near @ weights) @ weights))
         near = near ** (longer / share) if longer / share != 2.0 else near * near
-    return np.array(told, dtype=np.float64)
+    return np.array(information, dtype=np.float64)
 
 
 _INNOCENT = 0.01  # a setting that is guilty with less is cleared
@@ -165,27 +165,27 @@ class Progress:
     def tell(self, case: Case, measured: Measurements) -> None:
         """Tell what is new, and what is expected."""
         names, inclusion = measured.settings, case.belief.inclusion
-        cleared = {int(one) for one in np.flatnonzero(inclusion < _INNOCENT)}
+        cleared = {int(index) for index in np.flatnonzero(inclusion < _INNOCENT)}
         if cleared - self._cleared and measured.probes:
             fresh = sorted(cleared - self._cleared)
-            self._listen(Cleared(settings=tuple(names[one] for one in fresh)))
+            self._listen(Cleared(settings=tuple(names[index] for index in fresh)))
             self._cleared |= cleared
         self.accept(case, measured)
         proof = sum(measured.cost(mask, 1.0) for mask in case.missing)
-        likely = [int(one) for one in np.argsort(-inclusion, kind="stable")]
+        likely = [int(index) for index in np.argsort(-inclusion, kind="stable")]
         self._listen(
             Expected(
                 remaining=case.belief.entropy / _NATS + proof,
-                suspects=tuple(names[one] for one in likely if inclusion[one] >= _SUSPECTED),
+                suspects=tuple(names[index] for index in likely if inclusion[index] >= _SUSPECTED),
             )
         )
 
     def accept(self, case: Case, measured: Measurements) -> None:
         """Tell who is proven since it was last told."""
-        for one in sorted(case.proven - self._accepted):
-            sigma = measured.yardstick.reported(case.fit.largest(one))
-            self._listen(Accepted(setting=measured.settings[one], sigma=sigma))
-            self._accepted.add(one)
+        for index in sorted(case.proven - self._accepted):
+            sigma = measured.yardstick.reported(case.fit.largest(index))
+            self._listen(Accepted(setting=measured.settings[index], sigma=sigma))
+            self._accepted.add(index)
 
 
 _LIKELY = 0.5  # a setting that is less probably guilty is not named
@@ -277,11 +277,13 @@ class CulpritSearch:
             z=self._effort.z,
             counted=self._counted,
         )
-        guilty = {one for one in guilty if belief.inclusion[one] >= _LIKELY}
+        guilty = {member for member in guilty if belief.inclusion[member] >= _LIKELY}
         evident = frozenset(guilty)
         if self._counted:
             p_values = counted_p_values(plan, self.measured)
-            evident = frozenset(one for one, p in p_values.items() if p <= (self._level or 0.0))
+            evident = frozenset(
+                member for member, p in p_values.items() if p <= (self._level or 0.0)
+            )
         else:
             p_values = own_p_values(plan, fit, self.measured)
             if self._level is not None:
@@ -302,9 +304,9 @@ class CulpritSearch:
         """The effects by all that was measured, and what would prove them."""
         everything = fit_effects(belief.structure, rows, margin=self._margin)
         clear = frozenset(
-            one
-            for one in belief.structure.members.intersection(drifting)
-            if everything.certainty(one) >= self._effort.clear
+            member
+            for member in belief.structure.members.intersection(drifting)
+            if everything.certainty(member) >= self._effort.clear
         )
         if self._counted:  # the same documents once more tell no more, and cost most
             clear = belief.structure.members.intersection(drifting)
@@ -393,25 +395,27 @@ class CulpritSearch:
         fit = self.case.fit
         parts = fit.structure.components
         opposed = np.min(fit.effects, initial=0.0) < 0.0 < np.max(fit.effects, initial=0.0)
-        if not opposed and all(one.kind != "redundant" for one in parts):
+        if not opposed and all(component.kind != "redundant" for component in parts):
             return False
         measured, numbers = self.measured, np.arange(self._n)
         joined = np.isin(numbers, [*measured.joined])
-        either = dict.fromkeys(one.members for one in parts if one.kind == "redundant")
-        together = {one for members in either for one in members}
+        either = dict.fromkeys(
+            component.members for component in parts if component.kind == "redundant"
+        )
+        together = {member for members in either for member in members}
         for members in dict.fromkeys((tuple(sorted(together)), *either)):
             mask = np.isin(numbers, members)
             if np.any(mask & ~joined) and self._undo_each_other(mask & ~joined, joined):
                 measured.join(mask | joined)
                 return True
-        suspects = sorted({one for part in parts for one in part.members} - measured.joined)
+        suspects = sorted({member for part in parts for member in part.members} - measured.joined)
         most = 1 if either else _MOST_GUILTY
         for count in range(min(len(suspects), most) + 1):
             for guilty in combinations(suspects, count):
-                others = ~np.isin(numbers, guilty)
+                innocent = ~np.isin(numbers, guilty)
                 grown = self._n - count > len(measured.joined)
-                if grown and self._undone(others):
-                    measured.join(others)
+                if grown and self._undone(innocent):
+                    measured.join(innocent)
                     return True
         return False
 
@@ -423,9 +427,9 @@ class CulpritSearch:
         measured, margin = self.measured, self._margin
         alone = np.eye(self._n, dtype=np.bool_)[mask]
         with suppress(OutOfBudget):
-            if not all(measured.measure(one, _GLANCE) for one in alone):
+            if not all(measured.measure(single, _GLANCE) for single in alone):
                 return False
-            drifts = np.array([measured.mean(one) for one in alone])
+            drifts = np.array([measured.mean(single) for single in alone])
             least = float(np.abs(drifts).min())
             if least <= _CLEAR * margin or abs(np.sign(drifts).sum()) < drifts.size:
                 return False
@@ -454,11 +458,11 @@ class CulpritSearch:
         alone = np.eye(self._n, dtype=np.bool_)
         if self._n <= _MOST_ALONE and np.any(clear > least):
             with suppress(OutOfBudget):
-                for one in alone:
-                    self.measured.measure(one, _GLANCE)
-        seen = np.array([self.measured.measured(one) > 0.0 for one in alone])
+                for single in alone:
+                    self.measured.measure(single, _GLANCE)
+        seen = np.array([self.measured.measured(single) > 0.0 for single in alone])
         far = seen.copy()
-        far[seen] = [abs(self.measured.mean(one)) > least for one in alone[seen]]
+        far[seen] = [abs(self.measured.mean(single)) > least for single in alone[seen]]
         joined = np.isin(np.arange(self._n), [*self.measured.joined])
         if np.sum(far & ~joined) < 2 or not self._does_nothing(far, joined):
             return False
@@ -499,7 +503,9 @@ class CulpritSearch:
         case, measured = self.case, self.measured
         if measured.counts_flips or measured.spent > self._effort.most:
             return False
-        hopeful = {one for one in case.by_chance if case.p_values.get(one, 1.0) <= _HOPEFUL}
+        hopeful = {
+            member for member in case.by_chance if case.p_values.get(member, 1.0) <= _HOPEFUL
+        }
         repaired = ~case.belief.structure.mask(self._n)
         masks: dict[bytes, Mask] = {}
         for component in case.belief.structure.components:
@@ -580,7 +586,7 @@ class CulpritSearch:
         repaired = self.case.plan.repaired
         if repaired is None or self.measured.mean(repaired) > self._margin:
             return "unexplained" if sure >= self._effort.certain or self._told(repaired) else None
-        signs = {self.case.fit.alone(one) > 0.0 for one in self.case.proven}
+        signs = {self.case.fit.alone(member) > 0.0 for member in self.case.proven}
         return "masked" if len(signs) > 1 else "minimal"
 
     def _told(self, repaired: Mask | None) -> bool:
@@ -631,10 +637,10 @@ class CulpritSearch:
                 return False
         elif belief.diffuse < effort.diffuse or belief.probability < effort.verify:
             return False
-        parts = [self.posterior.part(one) for one in np.eye(self._n)]
+        parts = [self.posterior.part(single) for single in np.eye(self._n)]
         members = self.case.belief.structure.members
         return all(
             abs(sigma) + error < self._margin
-            for one, (sigma, error) in enumerate(parts)
-            if one not in members
+            for index, (sigma, error) in enumerate(parts)
+            if index not in members
         )

@@ -243,12 +243,12 @@ def conclude_search(search: CulpritSearch) -> BisectResult:
     likely = np.argsort(-case.belief.inclusion, kind="stable")
     suspects = [
         Suspect(
-            name=names[one],
-            probability=float(min(case.belief.inclusion[one], 1.0)),
-            p_value=case.p_values.get(int(one)),
+            name=names[index],
+            probability=float(min(case.belief.inclusion[index], 1.0)),
+            p_value=case.p_values.get(int(index)),
         )
-        for one in likely
-        if case.belief.inclusion[one] >= _SUSPECTED and one not in case.proven | measured.joined
+        for index in likely
+        if case.belief.inclusion[index] >= _SUSPECTED and index not in case.proven | measured.joined
     ]
     repaired = case.plan.repaired
     inert = measured.inert() & ~_accused(names, case.proven | measured.joined, suspects)
@@ -289,7 +289,7 @@ def _names(names: tuple[str, ...], mask: Mask) -> tuple[str, ...]:
 def _accused(names: tuple[str, ...], proven: Set[int], suspects: Sequence[Suspect]) -> Mask:
     """Who is guilty, suspected, or undone by others: what changes nothing with a partner, or
     without it, is not without effect."""
-    suspected = {one.name for one in suspects}
+    suspected = {suspect.name for suspect in suspects}
     return np.array([i in proven or name in suspected for i, name in enumerate(names)])
 
 
@@ -302,7 +302,7 @@ def _parts(search: CulpritSearch) -> tuple[Part, ...]:
         inside = np.zeros(len(names))
         inside[group] = 1.0
         sigma, error = measured.yardstick.reported_with_error(*search.posterior.part(inside))
-        settings = tuple(names[one] for one in group)
+        settings = tuple(names[index] for index in group)
         parts.append(Part(settings=settings, sigma=sigma, error_sigma=error))
     return tuple(parts)
 
@@ -312,26 +312,26 @@ _ENOUGH = 0.25 - 1e-2  # share of the documents that says what a setting does al
 
 def culprits_of(fit: Fit, proven: frozenset[int], measured: Measurements) -> tuple[Culprit, ...]:
     """Name the proven members of a fitted structure, the largest share first."""
-    named = [_culprit(fit, one, measured) for one in sorted(proven)]
+    named = [_culprit(fit, index, measured) for index in sorted(proven)]
     return tuple(sorted(named, key=lambda culprit: -abs(culprit.shapley_sigma)))
 
 
 def _culprit(fit: Fit, one: int, measured: Measurements) -> Culprit:
     yardstick = measured.yardstick
     members = sorted(fit.structure.members)
-    rest = [other for other in members if other != one]
+    rest = [member for member in members if member != one]
     largest = fit.of(one)[0]
     _, error = yardstick.reported_with_error(
         float(fit.effects[largest]), float(fit.errors[largest])
     )
-    found = _alone(one, measured)
+    alone = _alone(one, measured)
     component = _telling_component(fit, one)
-    partners = [measured.settings[other] for other in component.members if other != one]
+    partners = [measured.settings[member] for member in component.members if member != one]
     return Culprit(
         name=measured.settings[one],
-        sigma_alone=None if found is None else found[0],
-        alone_error_sigma=None if found is None else found[1],
-        alone_share=0.0 if found is None else found[2],
+        sigma_alone=None if alone is None else alone[0],
+        alone_error_sigma=None if alone is None else alone[1],
+        alone_share=0.0 if alone is None else alone[2],
         sigma_in_context=_value(fit, members, yardstick) - _value(fit, rest, yardstick),
         shapley_sigma=_shapley(fit, one, rest, yardstick),
         error_sigma=error,

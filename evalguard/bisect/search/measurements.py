@@ -205,8 +205,8 @@ class Measurements:
         """
         wanted = [mask for mask in masks if self._open(mask, share)]
         costs = np.cumsum([self.cost(mask, share) for mask in wanted])
-        left = np.inf if self._budget is None else self._budget - self.spent + FULL
-        affordable = wanted[: int(np.searchsorted(costs, left, side="right"))]
+        remaining = np.inf if self._budget is None else self._budget - self.spent + FULL
+        affordable = wanted[: int(np.searchsorted(costs, remaining, side="right"))]
         alone = not isinstance(self._oracle, ParallelOracle)
         for batch in [[mask] for mask in affordable] if alone else [affordable]:
             self._ask(batch, share)

@@ -155,17 +155,17 @@ def plan_for(
     repaired = buildable.reduced(~structure.mask(n))
     single = len(structure.members) == np.sum(~repaired) == 1 and not buildable.refused(repaired)
     if single and structure.members <= clear:
-        (one,) = structure.members
+        (sole,) = structure.members
         return Plan(
-            proofs=(Proof(setting=one, without=repaired, included=whole),), repaired=repaired
+            proofs=(Proof(setting=sole, without=repaired, included=whole),), repaired=repaired
         )
-    found = [
-        _proof(one, contexts, buildable)
+    attempts = [
+        _proof(member, contexts, buildable)
         for component in structure.components
-        for one, contexts in _contexts(component, buildable, measured, repaired).items()
-        if one in structure.members
+        for member, contexts in _contexts(component, buildable, measured, repaired).items()
+        if member in structure.members
     ]
-    proofs = {proof.setting: proof for proof in found if proof is not None}
+    proofs = {proof.setting: proof for proof in attempts if proof is not None}
     return Plan(
         proofs=tuple(proofs.values()),
         repaired=repaired if buildable.likely(repaired) else None,
@@ -185,13 +185,13 @@ def proven(
     ``fit``: on all that was measured, complete or not.
     """
     guilty = set()
-    others = 0.0 if counted else z * measured.others_error(plan.repaired)
+    noise_floor = 0.0 if counted else z * measured.others_error(plan.repaired)
     for proof in plan.proofs:
         if not (measured.complete(proof.included) and measured.complete(proof.without)):
             continue
         step = measured.mean(proof.included) - measured.mean(proof.without)
         sure = counted or fit.certainty(proof.setting) >= z
-        if abs(step) >= max(STEP * margin, others) and sure:
+        if abs(step) >= max(STEP * margin, noise_floor) and sure:
             guilty.add(proof.setting)
     return guilty
 
@@ -205,7 +205,7 @@ def own_p_values(plan: Plan, fit: Fit, measured: Measurements) -> dict[int, floa
 
     ``fit``: on what was measured on all documents.
     """
-    found = {}
+    p_values = {}
     finished = None if measured.counts_flips else measured.finished_drifts()
     for proof in plan.proofs:
         if not (measured.complete(proof.included) and measured.complete(proof.without)):
@@ -216,8 +216,8 @@ def own_p_values(plan: Plan, fit: Fit, measured: Measurements) -> dict[int, floa
             effect = fit.weights[fit.surest(proof.setting)] @ finished
         along = float(np.sum(effect)) * measured.total >= 0.0
         p_value = paired_p(effect if np.sum(effect) > 0.0 else -effect)
-        found[proof.setting] = p_value if along else min(2.0 * p_value, 1.0)
-    return found
+        p_values[proof.setting] = p_value if along else min(2.0 * p_value, 1.0)
+    return p_values
 
 
 def counted_p_values(plan: Plan, measured: Measurements) -> dict[int, float]:
@@ -236,8 +236,8 @@ def counted_p_values(plan: Plan, measured: Measurements) -> dict[int, float]:
     """
     if plan.repaired is None or not measured.complete(plan.repaired):
         return {}
-    found = {}
-    others = measured.drift(plan.repaired)
+    p_values = {}
+    rest_drift = measured.drift(plan.repaired)
     for proof in plan.proofs:
         if not (measured.complete(proof.included) and measured.complete(proof.without)):
             continue
@@ -249,12 +249,12 @@ def counted_p_values(plan: Plan, measured: Measurements) -> dict[int, float]:
             )  # beside another culprit of the same documents it is less
         if float(np.sum(effect)) * measured.total >= 0.0:
             sign = 1.0 if measured.total >= 0.0 else -1.0
-            moved = np.where(effect != 0.0, effect, np.minimum(sign * others, 0.0) * sign)
-            one_of_many = np.sum(np.abs(effect)) < _TIMES_THE_OTHERS * np.sum(np.abs(others))
-            found[proof.setting] = 1.0 if one_of_many else paired_p(sign * moved)
+            moved = np.where(effect != 0.0, effect, np.minimum(sign * rest_drift, 0.0) * sign)
+            one_of_many = np.sum(np.abs(effect)) < _TIMES_THE_OTHERS * np.sum(np.abs(rest_drift))
+            p_values[proof.setting] = 1.0 if one_of_many else paired_p(sign * moved)
         else:
-            found[proof.setting] = min(2.0 * len(measured.settings) * paired_p(-effect), 1.0)
-    return found
+            p_values[proof.setting] = min(2.0 * len(measured.settings) * paired_p(-effect), 1.0)
+    return p_values
 
 
 def can_be_named(measured: Measurements, mask: Mask, *, level: float) -> bool:
@@ -278,13 +278,13 @@ def real(p_values: dict[int, float], measured: Measurements, *, level: float) ->
     are no more real than that drift: where the test calls it chance, only a setting that hides
     drift can tell that there is some.
     """
-    left = len(measured.settings)
+    remaining = len(measured.settings)
     named = set()
-    for one, p_value in sorted(p_values.items(), key=lambda item: item[1]):
-        if p_value * left > level:
+    for setting, p_value in sorted(p_values.items(), key=lambda item: item[1]):
+        if p_value * remaining > level:
             break
-        named.add(one)
-        left -= 1
+        named.add(setting)
+        remaining -= 1
     whole = measured.drift(np.ones(len(measured.settings), dtype=np.bool_))
     if paired_p(whole if measured.total >= 0.0 else -whole) > level and len(named) < 2:
         return frozenset()
@@ -317,11 +317,11 @@ def drowned(plan: Plan, measured: Measurements, *, z: float) -> bool:
 
     Only where scores change in few documents: there, no other measurement can make it more.
     """
-    others = z * measured.others_error(plan.repaired)
+    noise_floor = z * measured.others_error(plan.repaired)
     if plan.missing(measured):
         return False
     steps = [measured.mean(p.included) - measured.mean(p.without) for p in plan.proofs]
-    return any(abs(step) < others for step in steps)
+    return any(abs(step) < noise_floor for step in steps)
 
 
 def _contexts(
@@ -332,18 +332,18 @@ def _contexts(
     whole = np.ones(n, dtype=np.bool_)
     eye = np.eye(n, dtype=np.bool_)
     together = component.kind == "together"
-    near = {one: eye[one] for one in component.members}
+    near = {member: eye[member] for member in component.members}
     if together:
         near = dict.fromkeys(component.members, eye[list(component.members)].any(axis=0))
     contexts = {
-        one: [alone, buildable.completed(alone), repaired | alone, whole]
-        for one, alone in near.items()
+        member: [alone, buildable.completed(alone), repaired | alone, whole]
+        for member, alone in near.items()
     }
     if together:
-        at_base = {m.tobytes(): m for one, m in near.items() for m in (m, m & ~eye[one])}
+        at_base = {m.tobytes(): m for member, m in near.items() for m in (m, m & ~eye[member])}
         costs = sum(measured.cost(mask, 1.0) for mask in at_base.values())
-        if sum(measured.cost(~eye[one], 1.0) for one in near) < costs:
-            return {one: [whole, *masks] for one, masks in contexts.items()}
+        if sum(measured.cost(~eye[member], 1.0) for member in near) < costs:
+            return {member: [whole, *masks] for member, masks in contexts.items()}
     return contexts
 
 
@@ -351,7 +351,7 @@ def _sufficing(
     structure: Structure, proofs: dict[int, Proof], buildable: Buildable, n: int
 ) -> tuple[Mask, ...]:
     """The members of what acts only together, where all of them are proven from the candidate."""
-    at_candidate = {one for one, proof in proofs.items() if proof.included.all()}
+    at_candidate = {member for member, proof in proofs.items() if proof.included.all()}
     masks = [
         np.isin(np.arange(n), component.members)
         for component in structure.components

@@ -77,8 +77,8 @@ def _patterns(acting: Mask) -> NDArray[np.uint64]:
     packed = np.packbits(acting, axis=0)
     words = np.zeros((acting.shape[1], -(-len(packed) // 8) * 8), dtype=np.uint8)
     words[:, : len(packed)] = packed.T
-    first, *more = words.view(">u8").astype(np.uint64).T
-    for word in more:  # of more than 64 rows
+    first, *following = words.view(">u8").astype(np.uint64).T
+    for word in following:  # of more than 64 rows
         _, before = np.unique(first, return_inverse=True)
         _, after = np.unique(word, return_inverse=True)
         first = (before * word.size + after).ravel().astype(np.uint64)
@@ -94,20 +94,20 @@ def best_models(
     standard deviation of an effect before anything is measured.
     """
     root = np.linalg.cholesky(covariance)
-    left = solve_triangular(root, sigma, lower=True, check_finite=False)
+    whitened = solve_triangular(root, sigma, lower=True, check_finite=False)
     columns = solve_triangular(
         root, classes.acting.astype(np.float64), lower=True, check_finite=False
     )
-    log_weight = -0.5 * float(left @ left) - float(np.sum(np.log(np.diag(root))))
+    log_weight = -0.5 * float(whitened @ whitened) - float(np.sum(np.log(np.diag(root))))
     forward = _Forward(columns, classes.log_prior, scale**-2)
-    beam = forward.start(left, log_weight)
+    beam = forward.start(whitened, log_weight)
     models = [Model(classes=(), log_weight=log_weight)]
     best = log_weight
     for size in range(1, most + 1):
         picks = forward.picks(beam, classes.plain)
         models += [
-            Model(classes=found, log_weight=weight)
-            for found, weight in zip(picks.classes, picks.log_weights.tolist(), strict=True)
+            Model(classes=picked, log_weight=weight)
+            for picked, weight in zip(picks.classes, picks.log_weights.tolist(), strict=True)
         ]
         top = float(picks.log_weights.max())
         best = max(best, top)
@@ -171,16 +171,16 @@ class _Forward:
         """The best models with one class more, and the best with one of ``plain`` more."""
         scores = self._scores(beam)
         every = np.arange(len(beam.classes))
-        found: dict[tuple[int, ...], tuple[int, int, float]] = {}
-        _pick(found, beam, every, scores, None)
+        picks: dict[tuple[int, ...], tuple[int, int, float]] = {}
+        _pick(picks, beam, every, scores, None)
         single: dict[tuple[int, ...], tuple[int, int, float]] = {}
         _pick(single, beam, beam.plain, scores[np.ix_(beam.plain, plain)], plain)
         for key, pick in single.items():
-            found.setdefault(key, pick)
-        number = {key: at for at, key in enumerate(found)}
-        parents, new, weights = zip(*found.values(), strict=True)
+            picks.setdefault(key, pick)
+        number = {key: at for at, key in enumerate(picks)}
+        parents, new, weights = zip(*picks.values(), strict=True)
         return _Picks(
-            classes=list(found),
+            classes=list(picks),
             plain=np.array([number[key] for key in single]),
             log_weights=np.array(weights),
             parents=np.array(parents),
@@ -242,10 +242,10 @@ def _pick(
     new = new if within is None else within[new]
     weights = flat[hopeful].tolist()
     seen: set[frozenset[int]] = set()
-    for parent, one, weight in zip(parents.tolist(), new.tolist(), weights, strict=True):
-        classes = (*beam.classes[parent], one)
+    for parent, added, weight in zip(parents.tolist(), new.tolist(), weights, strict=True):
+        classes = (*beam.classes[parent], added)
         if (key := frozenset(classes)) not in seen:
             seen.add(key)
-            found[tuple(sorted(classes))] = (parent, one, weight)
+            found[tuple(sorted(classes))] = (parent, added, weight)
         if len(found) == BEAM:
             break

@@ -62,16 +62,16 @@ def find_compensated(
             layers[places[name].layer].append(name)
     alike: dict[tuple[str, ...], list[_Layout]] = defaultdict(list)
     for names in layers.values():
-        found = [
+        reordered = [
             _Layout(tensors=tensors, wrong=wrong, words="reordered together")
             for tensors, wrong in find_reordered_experts(names, stored, places)
         ]
-        taken = {name for one in found for name in one.tensors}
-        left = [name for name in names if name not in taken]
-        for one in (*found, *_find_in_layer(left, stored, places, matrices)):
-            alike[one.way(places)].append(one)
+        taken = {name for layout in reordered for name in layout.tensors}
+        remaining = [name for name in names if name not in taken]
+        for layout in (*reordered, *_find_in_layer(remaining, stored, places, matrices)):
+            alike[layout.way(places)].append(layout)
     for group in alike.values():
-        parts = [_join([one], places) for one in group] if len(group) > 1 else []
+        parts = [_join([layout], places) for layout in group] if len(group) > 1 else []
         yield _join(group, places, parts)
 
 
@@ -89,8 +89,8 @@ class _Layout:
     switches: tuple[str, ...] = ()
 
     def way(self, places: Mapping[str, WeightPlace]) -> tuple[str, ...]:
-        told = (name_tensor(name, places) for name in (*self.tensors, *self.wrong))
-        return (self.words, str(len(self.wrong)), *told)
+        names = (name_tensor(name, places) for name in (*self.tensors, *self.wrong))
+        return (self.words, str(len(self.wrong)), *names)
 
 
 def _join(
@@ -99,16 +99,16 @@ def _join(
     parts: Sequence[WeightCause] = (),
 ) -> WeightCause:
     """One cause of layers: called by what is wrong, with what has to go with it."""
-    tensors = tuple(name for one in group for name in one.tensors)
-    wrong = tuple(name for one in group for name in one.wrong)
-    others = dict.fromkeys(name_tensor(name, places) for name in tensors)
+    tensors = tuple(name for layout in group for name in layout.tensors)
+    wrong = tuple(name for layout in group for name in layout.wrong)
+    companions = dict.fromkeys(name_tensor(name, places) for name in tensors)
     for name in wrong:
-        others.pop(name_tensor(name, places), None)
+        companions.pop(name_tensor(name, places), None)
     switches = group[0].switches
-    along = [*(others if wrong else ()), *(f"config.{one}" for one in switches)]
-    told = [] if wrong else [group[0].words]
-    told += [f"with {', '.join(along)}"] if along else []
-    name = name_weights(wrong or tensors, places, " ".join(told))
+    along = [*(companions if wrong else ()), *(f"config.{switch}" for switch in switches)]
+    phrases = [] if wrong else [group[0].words]
+    phrases += [f"with {', '.join(along)}"] if along else []
+    name = name_weights(wrong or tensors, places, " ".join(phrases))
     return WeightCause(name=name, tensors=tensors, parts=tuple(parts), switches=switches)
 
 
@@ -125,23 +125,29 @@ def _find_switched(
     for name in names if switches else ():
         both = {name} <= stored.base.keys() & stored.candidate.keys()
         if both and name in matrices and places[name].kind == "attention":
-            base, candidate = (one.float().flatten(1).numpy() for one in stored.read(name))
+            base, candidate = (weight.float().flatten(1).numpy() for weight in stored.read(name))
             order = find_row_order(base, candidate)
             roles[name_tensor(name, places)][name] = np.arange(0) if order is None else order
     tensors: list[str] = []
     wrong: list[str] = []
-    told: set[str] = set()
+    matched: set[str] = set()
     for members in roles.values():
-        orders = {one.tobytes(): one for one in members.values()}
-        most, often = Counter(one.tobytes() for one in members.values()).most_common(1)[0]
+        orders = {member_order.tobytes(): member_order for member_order in members.values()}
+        most, often = Counter(
+            member_order.tobytes() for member_order in members.values()
+        ).most_common(1)[0]
         order = orders[most]
         pairs = find_rotary_blocks(order) if 2 * often >= len(members) and order.size else None
-        said = {key for key, one in switches.items() if pairs is not None and one == pairs.order}
-        if not said:
+        agreeing = {
+            key
+            for key, switch_order in switches.items()
+            if pairs is not None and switch_order == pairs.order
+        }
+        if not agreeing:
             continue
-        told |= said
+        matched |= agreeing
         modules = {places[name].module for name in members}
-        for name in (one for one in names if places[one].module in modules):
+        for name in (weight_name for weight_name in names if places[weight_name].module in modules):
             base, candidate = (side.numpy() for side in stored.read(name))
             tensors.append(name)
             if _differ(candidate[order], base) > _EXACT * float(np.linalg.norm(base)):
@@ -152,7 +158,7 @@ def _find_switched(
         tensors=tuple(tensors),
         wrong=tuple(wrong),
         words="reordered together",
-        switches=tuple(key for key in switches if key in told),
+        switches=tuple(key for key in switches if key in matched),
     )
 
 
@@ -217,27 +223,27 @@ def _find_in_layer(
             one = group[one]
         return one
 
-    for one, other in combinations(channels, 2):
-        kinds = {places[one].kind, places[other].kind} - {"norms"}
-        pairs = [(a, b) for a in channels[one] for b in channels[other]]
+    for first, second in combinations(channels, 2):
+        kinds = {places[first].kind, places[second].kind} - {"norms"}
+        pairs = [(a, b) for a in channels[first] for b in channels[second]]
         both = ((a, b) for pair in pairs for a, b in (pair, pair[::-1]))
         if len(kinds) == 1 and any(a.is_compensated_by(b) for a, b in both):
-            group[find(one)] = group[find(other)] = find(kinds.pop())
+            group[find(first)] = group[find(second)] = find(kinds.pop())
     modules = {places[name].module: find(name) for name in channels if name in group}
-    found: dict[object, list[str]] = defaultdict(list)
+    joined: dict[object, list[str]] = defaultdict(list)
     for name in names:  # a bias goes with the matrix of its module
         own = find(name) if name in group else None
         if name not in matrices:
             own = own or modules.get(places[name].module)
         if own is not None:
-            found[own].append(name)
-    for tensors in found.values():
+            joined[own].append(name)
+    for tensors in joined.values():
         wrong = [
             name
             for name in tensors
-            if name in channels and not any(one.scaled or one.moved for one in channels[name])
+            if name in channels and not any(axis.scaled or axis.moved for axis in channels[name])
         ]
-        moved = any(one.moved for name in tensors for one in channels.get(name, ()))
+        moved = any(axis.moved for name in tensors for axis in channels.get(name, ()))
         if moved and not wrong:
             continue  # one order of all of them is one mistake, or none, with a name of its own
         yield _Layout(tensors=tuple(tensors), wrong=tuple(wrong))
@@ -253,29 +259,29 @@ def _read_channels(name: str, stored: StoredNames) -> list[_Channels]:
     base, candidate = (side.numpy() for side in stored.read(name))
     if base.ndim == 1:
         with np.errstate(all="ignore"):
-            ways = [np.log(np.abs((candidate + one) / (base + one))) for one in _ADDED]
+            ways = [np.log(np.abs((candidate + added) / (base + added))) for added in _ADDED]
         known = (way for way in ways if np.isfinite(way).all())
         return [_Channels(factors=way, scaled=_size(way) >= _SMALLEST) for way in known]
-    left = _EXACT * float(np.linalg.norm(candidate))
-    found = []
+    tolerance = _EXACT * float(np.linalg.norm(candidate))
+    channels = []
     for axis in range(base.ndim):
         ours, theirs = (
             np.moveaxis(side, axis, 0).reshape(side.shape[axis], -1) for side in (base, candidate)
         )
         norms = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
-        if not all(np.all(np.isfinite(one) & (one > 0.0)) for one in norms):
+        if not all(np.all(np.isfinite(side_norms) & (side_norms > 0.0)) for side_norms in norms):
             continue
         times, order = norms[1] / norms[0], _find_order(*norms)
         factors = np.log(times)
-        scaled = _size(factors) >= _SMALLEST and _differ(theirs, times[:, None] * ours) <= left
-        moved = bool(order) and _differ(theirs, ours[[*order]]) <= left
-        found.append(_Channels(factors=factors, scaled=scaled, order=order, moved=moved))
+        scaled = _size(factors) >= _SMALLEST and _differ(theirs, times[:, None] * ours) <= tolerance
+        moved = bool(order) and _differ(theirs, ours[[*order]]) <= tolerance
+        channels.append(_Channels(factors=factors, scaled=scaled, order=order, moved=moved))
         if not scaled and not moved:  # noise adds to a norm, and not to what is left of the base
             with np.errstate(all="ignore"):
                 shares = np.log(np.abs(np.sum(theirs * ours, axis=1)) / norms[0] ** 2)
             if np.isfinite(shares).all():
-                found.append(_Channels(factors=shares, scaled=False))
-    return found
+                channels.append(_Channels(factors=shares, scaled=False))
+    return channels
 
 
 def _read_stacked_columns(keys: Collection[str], stored: StoredNames) -> list[_Channels]:
@@ -287,18 +293,18 @@ def _read_stacked_columns(keys: Collection[str], stored: StoredNames) -> list[_C
             return []
         for key in keys:
             ours, theirs = (side[key][...].double().numpy() for side in sides)
-            ours, theirs = (one.reshape(-1, one.shape[-1]) for one in (ours, theirs))
+            ours, theirs = (matrix.reshape(-1, matrix.shape[-1]) for matrix in (ours, theirs))
             pairs = ((ours, ours), (ours, theirs), (theirs, theirs))
-            sums = sums + np.array([np.sum(one * other, axis=0) for one, other in pairs])
+            sums = sums + np.array([np.sum(first * second, axis=0) for first, second in pairs])
     with np.errstate(all="ignore"):
         times = np.sqrt(sums[2] / sums[0])
         factors, shares = np.log(times), np.log(np.abs(sums[1] / sums[0]))
-        left = np.sum(sums[2] - 2.0 * times * sums[1] + times**2 * sums[0])
+        error = np.sum(sums[2] - 2.0 * times * sums[1] + times**2 * sums[0])
     if not np.isfinite([*factors, *shares]).all():
         return []
-    scaled = _size(factors) >= _SMALLEST and left <= _EXACT**2 * np.sum(sums[2])
-    found = [_Channels(factors=factors, scaled=bool(scaled))]
-    return found if scaled else [*found, _Channels(factors=shares, scaled=False)]
+    scaled = _size(factors) >= _SMALLEST and error <= _EXACT**2 * np.sum(sums[2])
+    channels = [_Channels(factors=factors, scaled=bool(scaled))]
+    return channels if scaled else [*channels, _Channels(factors=shares, scaled=False)]
 
 
 def _size(factors: Array) -> float:
@@ -313,6 +319,6 @@ def _find_order(base: Array, candidate: Array) -> tuple[int, ...]:
     """Where channels of these norms stand in the base; () where they are others, or hardly move."""
     order = np.empty(base.size, dtype=np.intp)
     order[np.argsort(candidate)] = np.argsort(base)
-    others = np.abs(base[order] - candidate) > _EXACT * base[order]
+    misplaced = np.abs(base[order] - candidate) > _EXACT * base[order]
     stay = np.abs(base - candidate) <= _EXACT * base
-    return () if others.any() or stay.mean() > _MOST else tuple(order.tolist())
+    return () if misplaced.any() or stay.mean() > _MOST else tuple(order.tolist())

@@ -71,8 +71,8 @@ def _dtype_and_attention(base: HFSide, candidate: HFSide) -> Iterator[Setting]:
 def _attention_of(side: HFSide) -> str | None:
     """The implementation that this model resolves to."""
     config = side.config if side.model is None else side.model.config
-    found = getattr(config, "_attn_implementation", None)
-    return found if isinstance(found, str) else None
+    implementation = getattr(config, "_attn_implementation", None)
+    return implementation if isinstance(implementation, str) else None
 
 
 def _argument_value(name: str, side: HFSide) -> Value:
@@ -102,33 +102,35 @@ def config_settings(base: HFSide, candidate: HFSide) -> tuple[list[Setting], lis
         for side in (base, candidate)
         for name in config_model_args(side.config, side.model_args)
     }
-    for one in compare_configs(base.config, candidate.config):
-        if one.path.partition(".")[0] in covered:
+    for key in compare_configs(base.config, candidate.config):
+        if key.path.partition(".")[0] in covered:
             continue
-        if not one.known:
+        if not key.known:
             notes.append(
-                f"config.{one.path}: {one.base!r} in the base, {one.candidate!r} in the candidate; "
+                f"config.{key.path}: {key.base!r} in the base, {key.candidate!r} in the candidate; "
                 "the config class does not know it, so it cannot be set"
             )
         else:
-            settings.append(_config_setting(one))
+            settings.append(_config_setting(key))
     return settings, notes
 
 
 def find_shape_settings(settings: Iterable[Setting], candidate: HFSide) -> list[Setting]:
     """Return the settings that, at their reference value alone, give weights other shapes."""
     return [
-        one for one in settings if not _same_shapes(candidate, {one.target.path: one.reference})
+        setting
+        for setting in settings
+        if not _same_shapes(candidate, {setting.target.path: setting.reference})
     ]
 
 
 def tie_together(settings: Iterable[Setting]) -> tuple[Constraint, ...]:
     """Say that settings are at their reference values together, or at their candidate's."""
-    first, *others = [*settings]
+    first, *mates = [*settings]
     return tuple(
-        Constraint(when={one.name: one.reference}, then={other.name: other.reference})
-        for mate in others
-        for one, other in ((first, mate), (mate, first))
+        Constraint(when={given.name: given.reference}, then={implied.name: implied.reference})
+        for mate in mates
+        for given, implied in ((first, mate), (mate, first))
     )
 
 
@@ -136,9 +138,15 @@ def find_config_leftovers(
     base: HFSide, candidate: HFSide, settings: Iterable[Setting]
 ) -> tuple[str, ...]:
     """Build the config of the all-reference model, and say where it still is not the base's."""
-    values = {one.target.path: one.reference for one in settings if one.target.kind == "config"}
+    values = {
+        setting.target.path: setting.reference
+        for setting in settings
+        if setting.target.kind == "config"
+    }
     arguments = {
-        one.target.path: one.reference for one in settings if one.target.kind == "model_args"
+        setting.target.path: setting.reference
+        for setting in settings
+        if setting.target.kind == "model_args"
     }
     given = {**candidate.model_args, **arguments}
     trusted = {"trust_remote_code": candidate.variant.trust_remote_code}
@@ -147,9 +155,9 @@ def find_config_leftovers(
     except EvalguardError as error:
         return (f"the config of the base cannot be reached with settings: {error}",)
     return tuple(
-        f"config.{one.path} stays {one.candidate!r} where the base has {one.base!r}"
-        for one in compare_configs(base.config, made)
-        if one.known
+        f"config.{key.path} stays {key.candidate!r} where the base has {key.base!r}"
+        for key in compare_configs(base.config, made)
+        if key.known
     )
 
 
@@ -192,16 +200,21 @@ def generation_settings(base: HFSide, candidate: HFSide) -> list[Setting]:
     folders = [_generation_folder(side.model_args) for side in (base, candidate)]
     if not any(folders):
         return []
-    one, other = _generation_values(base, folders[0]), _generation_values(candidate, folders[1])
+    base_values, candidate_values = (
+        _generation_values(base, folders[0]),
+        _generation_values(candidate, folders[1]),
+    )
     return [
         Setting(
             name=f"generation.{name}",
-            reference=one[name],
-            candidate=other[name],
+            reference=base_values[name],
+            candidate=candidate_values[name],
             target=Target(kind="generation", path=name),
         )
-        for name in one
-        if name in other and name not in _IGNORED_VALUES and one[name] != other[name]
+        for name in base_values
+        if name in candidate_values
+        and name not in _IGNORED_VALUES
+        and base_values[name] != candidate_values[name]
     ]
 
 
@@ -225,8 +238,12 @@ def _generation_folder(model_args: Mapping[str, Value]) -> Path | None:
     source = str(model_args["pretrained"])
     subfolder = str(model_args.get("subfolder") or "")
     folder = checkpoint_folder(source, str(model_args.get("revision") or "main"), subfolder)
-    found = None if folder is None else folder / subfolder
-    return found if found is not None and (found / _GENERATION_CONFIG).is_file() else None
+    config_folder = None if folder is None else folder / subfolder
+    return (
+        config_folder
+        if config_folder is not None and (config_folder / _GENERATION_CONFIG).is_file()
+        else None
+    )
 
 
 def tokenizer_settings(base: HFSide, candidate: HFSide) -> tuple[list[Setting], list[str]]:
@@ -282,8 +299,8 @@ def _bos_settings(base: HFSide, candidate: HFSide) -> list[Setting]:
 
 
 def _same_files(base: HFSide, candidate: HFSide) -> bool:
-    one, other = (tokenizer_files(side.model_args) for side in (base, candidate))
-    return bool(one) and one == other
+    base_files, candidate_files = (tokenizer_files(side.model_args) for side in (base, candidate))
+    return bool(base_files) and base_files == candidate_files
 
 
 def _tokenizer_source(model_args: Mapping[str, Value]) -> tuple[str, str, str]:

@@ -52,10 +52,10 @@ def why_unsearchable(
         )
     if isinstance(base, ModelSource):
         return None
-    kept = "a finished lm-eval run" if isinstance(base, RunSource) else "a stored base"
+    kind = "a finished lm-eval run" if isinstance(base, RunSource) else "a stored base"
     return UsageError(
         f"the candidate {candidate.name} declares no settings, and they can be derived from two "
-        f"models only: {base.name} is {kept}, without its model",
+        f"models only: {base.name} is {kind}, without its model",
         hint="declare the candidate's settings in a guard file, or name the base's model with "
         "--base alone",
     )
@@ -126,15 +126,15 @@ class SearchableCandidate:
         if names_off_reference(candidate.variant):
             return cls(candidate=candidate)
         assert isinstance(base, ModelSource)
-        found = derive_settings(base.variant, candidate.variant)
-        if not names_off_reference(found.variant):
-            why = "; ".join(found.notes) or "the two models are the same"
+        derived = derive_settings(base.variant, candidate.variant)
+        if not names_off_reference(derived.variant):
+            why = "; ".join(derived.notes) or "the two models are the same"
             return f"the candidate declares no settings, and none can be derived: {why}"
         return cls(
-            candidate=replace(candidate, variant=found.variant),
+            candidate=replace(candidate, variant=derived.variant),
             derived=True,
-            groups=found.groups,
-            notes=found.notes,
+            groups=derived.groups,
+            notes=derived.notes,
         )
 
 
@@ -173,13 +173,17 @@ def derive_settings(base: Variant, candidate: Variant) -> DerivedCandidate:
             return _nothing_derived(candidate, f"{why}: declare settings in a guard file")
     declared = {setting.name: setting.reference for setting in candidate.settings}
     sides = HFSide.of(base), HFSide.of(candidate.assigned(declared))
-    found = _FoundSettings.of(*sides)
-    added = _rename_duplicates(_undeclared(found.settings, candidate), declared)
+    derived = _FoundSettings.of(*sides)
+    added = _rename_duplicates(_undeclared(derived.settings, candidate), declared)
     names = {setting.name for setting in added}
     made = _with_settings(candidate, (*candidate.settings, *added))
     # Settings read the base's files too, with the leave that was given for them.
     pickled = sides[0].files is not None and sides[0].files.pickled
-    constraints = [one for one in found.constraints if {*one.when, *one.then} <= names]
+    constraints = [
+        constraint
+        for constraint in derived.constraints
+        if {*constraint.when, *constraint.then} <= names
+    ]
     edits = _edits(base, candidate)
     return DerivedCandidate(
         variant=replace(
@@ -187,9 +191,9 @@ def derive_settings(base: Variant, candidate: Variant) -> DerivedCandidate:
             constraints=(*candidate.constraints, *constraints),
             allow_pickle=candidate.allow_pickle or pickled,
         ),
-        groups={name: finer for name, finer in found.groups.items() if name not in declared},
-        notes=(*found.notes, *edits),
-        complete=found.complete and not edits and _only_plain(candidate),
+        groups={name: finer for name, finer in derived.groups.items() if name not in declared},
+        notes=(*derived.notes, *edits),
+        complete=derived.complete and not edits and _only_plain(candidate),
     )
 
 
@@ -209,18 +213,18 @@ class _FoundSettings:
         config, constraints, odd_config = _config_parts(base, candidate, weights)
         generation = generation_settings(base, candidate)
         if weights.whole:
-            tokens = [_explicit_tokenizer(one, candidate) for one in tokens]
+            tokens = [_explicit_tokenizer(setting, candidate) for setting in tokens]
         settings = [
-            *(_following(one, weights.switches) for one in (*given, *tokens, *config)),
+            *(_following(setting, weights.switches) for setting in (*given, *tokens, *config)),
             *generation,
             *weights.settings,
         ]
-        left = find_config_leftovers(base, candidate, settings)
+        leftovers = find_config_leftovers(base, candidate, settings)
         open_ends = [
             *odd_arguments,
             *odd_tokens,
             *odd_config,
-            *left,
+            *leftovers,
         ]
         return cls(
             settings=settings,
@@ -242,7 +246,7 @@ def _config_parts(
     if not bound:
         return settings, (), notes
     if weights.whole:
-        return [one for one in settings if one not in bound], (), notes
+        return [setting for setting in settings if setting not in bound], (), notes
     return settings, tie_together(bound) if len(bound) > 1 else (), notes
 
 
@@ -277,28 +281,34 @@ def _undeclared(found: Iterable[Setting], candidate: Variant) -> list[Setting]:
     targets = {str(setting.target) for setting in candidate.settings}
     weights = any(setting.target.kind == "weights" for setting in candidate.settings)
     return [
-        one
-        for one in found
-        if str(one.target) not in targets and not (weights and one.target.kind == "weights")
+        setting
+        for setting in found
+        if str(setting.target) not in targets and not (weights and setting.target.kind == "weights")
     ]
 
 
 def _only_plain(candidate: Variant) -> bool:
     """Whether what the declared settings do at reference is known without loading."""
-    return all(one.target.kind in ("model_args", "config") for one in candidate.settings)
+    return all(setting.target.kind in ("model_args", "config") for setting in candidate.settings)
 
 
 def _rename_duplicates(added: Sequence[Setting], taken: Iterable[str]) -> list[Setting]:
     """Give settings other names than these; what follows one that is not added follows none."""
     known = set(taken)
-    names = {one.name: f"derived.{one.name}" if one.name in known else one.name for one in added}
-    return [replace(one, name=names[one.name], follows=names.get(one.follows, "")) for one in added]
+    names = {
+        setting.name: f"derived.{setting.name}" if setting.name in known else setting.name
+        for setting in added
+    }
+    return [
+        replace(setting, name=names[setting.name], follows=names.get(setting.follows, ""))
+        for setting in added
+    ]
 
 
 def _with_settings(variant: Variant, settings: tuple[Setting, ...]) -> Variant:
-    values = {one.name: one.candidate for one in settings}
-    kept = {name: value for name, value in variant.assignment.items() if name in values}
-    return replace(variant, settings=settings, assignment={**values, **kept})
+    values = {setting.name: setting.candidate for setting in settings}
+    current = {name: value for name, value in variant.assignment.items() if name in values}
+    return replace(variant, settings=settings, assignment={**values, **current})
 
 
 def _nothing_derived(candidate: Variant, note: str) -> DerivedCandidate:

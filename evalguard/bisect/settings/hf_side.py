@@ -90,8 +90,8 @@ class HFSide:
     @property
     def quantisation(self) -> Value:
         """How its weights are quantised when it is loaded; None if they are not."""
-        told = to_json_value(getattr(self.config, "quantization_config", None))
-        return told or self.model_args.get("quantization_config")
+        quantisation = to_json_value(getattr(self.config, "quantization_config", None))
+        return quantisation or self.model_args.get("quantization_config")
 
     @property
     def other_weights(self) -> str:
@@ -158,11 +158,11 @@ _NOT_OF_MODULES = (
 
 
 def _why_not_taken(base: Variant, candidate: Variant) -> str:
-    for one in (base, candidate):
-        if one.model not in HF_TYPES:
-            return f"'{one.name}' is of model type {one.model}"
-        if one.environment is not None:
-            return f"'{one.name}' runs in an environment of its own"
+    for variant in (base, candidate):
+        if variant.model not in HF_TYPES:
+            return f"'{variant.name}' is of model type {variant.model}"
+        if variant.environment is not None:
+            return f"'{variant.name}' runs in an environment of its own"
     if base.build is not None:
         return f"'{base.name}' is made by a build recipe; name the folder that it makes"
     if base.trust_remote_code and not candidate.trust_remote_code:
@@ -177,7 +177,11 @@ def _why_not_taken(base: Variant, candidate: Variant) -> str:
 
 def note_mixed_code(base: Variant, candidate: Variant) -> tuple[str, ...]:
     """What is to be said where modules of a model run in one process with code of the other."""
-    brings = [one.name for one in (base, candidate) if brings_code(one, plan_conversion(one))]
+    brings = [
+        variant.name
+        for variant in (base, candidate)
+        if brings_code(variant, plan_conversion(variant))
+    ]
     if not brings:
         return ()
     return (

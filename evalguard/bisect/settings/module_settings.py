@@ -70,13 +70,15 @@ def derive_module_settings(base: Variant, candidate: Variant, level: ModuleLevel
         )
     theirs = None if sides[1] is None or sides[1].model is None else sides[1].model
     parts = ModelParts.of(model, theirs)
-    found = _Derivation(value=value, taken=frozenset(one.name for one in candidate.settings))
-    settings = found.settings(parts, level)
+    derivation = _Derivation(
+        value=value, taken=frozenset(setting.name for setting in candidate.settings)
+    )
+    settings = derivation.settings(parts, level)
     if theirs is not None and sides[1] is not None:
         causes = find_causes(sides[0], sides[1])
         # a module of the base comes with the configuration that it was made with
-        plain = [one for one in causes if not one.switches]
-        settings = found.by_cause(settings, plain, theirs)
+        plain = [cause for cause in causes if not cause.switches]
+        settings = derivation.by_cause(settings, plain, theirs)
     if not parts.layers:
         raise UsageError(
             f"no layer of '{base.name}' has a place in '{candidate.name}': "
@@ -88,10 +90,10 @@ def derive_module_settings(base: Variant, candidate: Variant, level: ModuleLevel
         variant=replace(
             held,
             settings=(*held.settings, *settings),
-            assignment={**held.assignment, **{one.name: None for one in settings}},
+            assignment={**held.assignment, **{setting.name: None for setting in settings}},
             allow_pickle=candidate.allow_pickle or base.allow_pickle,
         ),
-        groups=found.groups,
+        groups=derivation.groups,
         notes=(*parts.notes, *_notes_outside(*sides), *note_mixed_code(base, candidate)),
     )
 
@@ -129,7 +131,9 @@ class ModelParts:
         for name, kind in _outer_parts(model):
             {"layer": layers, "beside": beside, "around": around}[kind].append(name)
         inside = {
-            name: tuple(f"{name}.{inner}" for inner, one in module.named_children() if _acts(one))
+            name: tuple(
+                f"{name}.{inner}" for inner, child in module.named_children() if _acts(child)
+            )
             for name, module in modules.items()
         }
         if there is None:
@@ -142,26 +146,26 @@ class ModelParts:
             for name in (*layers, *beside)
             if name in there and (why := explain_misfit(there[name], modules[name]))
         }
-        more = [name for name, _ in _outer_parts(other) if name not in modules]  # type: ignore[arg-type]
+        added = [name for name, _ in _outer_parts(other) if name not in modules]  # type: ignore[arg-type]
         same_inside = {
             name: all(
-                one in there and not explain_misfit(there[one], modules[one]) for one in inner
+                part in there and not explain_misfit(there[part], modules[part]) for part in inner
             )
             for name, inner in inside.items()
         }
         notes = [
             f"{len(names)} parts are only in the {side}, and stay: {_few(names)}"
-            for side, names in (("base", lacking), ("candidate", more))
+            for side, names in (("base", lacking), ("candidate", added))
             if names
         ]
         for why in dict.fromkeys(misfits.values()):
             names = [name for name, other_why in misfits.items() if other_why == why]
             notes.append(f"{_few(names)} of the base {why}; these parts stay")
-        left = {*lacking, *misfits}
-        whole = not (left or more)
+        staying = {*lacking, *misfits}
+        whole = not (staying or added)
         return cls(
-            layers=tuple(name for name in layers if name not in left),
-            beside=tuple(name for name in beside if name not in left),
+            layers=tuple(name for name in layers if name not in staying),
+            beside=tuple(name for name in beside if name not in staying),
             around=tuple(name for name in around if name in there and whole),
             inside={name: inner for name, inner in inside.items() if same_inside[name]},
             notes=tuple(notes),
@@ -175,14 +179,14 @@ def _outer_parts(
     import torch
 
     for name, inner in module.named_children():
-        place = f"{at}{name}"
+        path = f"{at}{name}"
         if isinstance(inner, torch.nn.ModuleList):
-            yield from ((f"{place}.{number}", "layer") for number in inner._modules)
-        elif any(isinstance(one, torch.nn.ModuleList) for one in inner.modules()):
-            yield place, "around"
-            yield from _outer_parts(inner, f"{place}.")
+            yield from ((f"{path}.{number}", "layer") for number in inner._modules)
+        elif any(isinstance(descendant, torch.nn.ModuleList) for descendant in inner.modules()):
+            yield path, "around"
+            yield from _outer_parts(inner, f"{path}.")
         elif _acts(inner):
-            yield place, "beside"
+            yield path, "beside"
 
 
 def _acts(module: torch.nn.Module) -> bool:
@@ -207,13 +211,13 @@ class _Derivation:
 
     def settings(self, parts: ModelParts, level: ModuleLevel) -> list[Setting]:
         """Settings of all parts, in the model's order: layers, or the modules in them."""
-        found: list[Setting] = []
+        settings: list[Setting] = []
         for name in parts.layers:
             layer = self._part(name, parts, deeper=2 if level == "layers" else 1)
             finer = self.groups.pop(layer.name, (layer,)) if level == "modules" else (layer,)
-            found += finer
+            settings += finer
         beside = [self._part(name, parts, deeper=1) for name in parts.beside]
-        return [*found, *beside, *(self._own(name) for name in parts.around)]
+        return [*settings, *beside, *(self._own(name) for name in parts.around)]
 
     def by_cause(
         self, settings: list[Setting], causes: Iterable[WeightCause], model: torch.nn.Module
@@ -226,7 +230,7 @@ class _Derivation:
         modules = list(dict(model.named_modules(remove_duplicate=False)))
         holding = dict.fromkeys(name.rpartition(".")[0] for name in model.state_dict())
         covering = Covering(holding)
-        found, taken = list[Setting](), set[str]()
+        shared, taken = list[Setting](), set[str]()
         for cause in causes:
             wanted = dict.fromkeys(name.rpartition(".")[0] for name in cause.tensors)
             glob = covering.pattern(wanted) if "" not in wanted else ""
@@ -234,19 +238,21 @@ class _Derivation:
             if not named or named & taken:
                 continue
             taken |= named
-            found.append(self._setting(cause.name, glob))
-        if not found:
+            shared.append(self._setting(cause.name, glob))
+        if not shared:
             return settings
         for name, finer in self.groups.items():
-            self.groups[name] = tuple(one for one in finer if one.target.path not in taken)
-        return [*found, *(one for one in settings if one.target.path not in taken)]
+            self.groups[name] = tuple(
+                setting for setting in finer if setting.target.path not in taken
+            )
+        return [*shared, *(setting for setting in settings if setting.target.path not in taken)]
 
     def _part(self, name: str, parts: ModelParts, *, deeper: int) -> Setting:
         """A module's setting, and those of what is inside it, so many levels down."""
         setting = self._setting(name, name)
         inside = parts.inside.get(name, ())
         if deeper and inside:
-            inner = [self._part(one, parts, deeper=deeper - 1) for one in inside]
+            inner = [self._part(part, parts, deeper=deeper - 1) for part in inside]
             self.groups[setting.name] = (*inner, self._own(name))
         return setting
 
@@ -272,7 +278,9 @@ def _notes_outside(base: HFSide, candidate: HFSide | None) -> Iterator[str]:
             f"candidate's {candidate.dtype}"
         )
     if type(base.config) is type(candidate.config):
-        differing = [one.path for one in compare_configs(base.config, candidate.config)]
+        differing = [
+            difference.path for difference in compare_configs(base.config, candidate.config)
+        ]
         if differing:
             yield (
                 f"configs differ in {_few(differing)}: where the outermost module reads them, that "
@@ -299,23 +307,23 @@ def take_modules_from(base: Variant, candidate: Variant, modules: Mapping[str, s
         )
         for name, module in modules.items()
     )
-    kept = tuple(one for one in candidate.settings if one.name not in modules)
-    for one in candidate.settings:
-        if one.name in modules:
+    own = tuple(setting for setting in candidate.settings if setting.name not in modules)
+    for setting in candidate.settings:
+        if setting.name in modules:
             raise UsageError(
-                f"the candidate has a setting of its own that is called '{one.name}', as the "
+                f"the candidate has a setting of its own that is called '{setting.name}', as the "
                 "module is",
                 hint="call the setting otherwise",
             )
-    values = {**candidate.assignment, **{one.name: None for one in added}}
-    return replace(candidate, settings=(*kept, *added), assignment=values)
+    values = {**candidate.assignment, **{setting.name: None for setting in added}}
+    return replace(candidate, settings=(*own, *added), assignment=values)
 
 
 def hold_settings(variant: Variant) -> Variant:
     """The variant with its settings held at the values that they have: none is searched."""
     held = tuple(
-        replace(one, reference=variant.assignment.get(one.name, one.candidate))
-        for one in variant.settings
+        replace(setting, reference=variant.assignment.get(setting.name, setting.candidate))
+        for setting in variant.settings
     )
     return replace(variant, settings=held)
 
@@ -328,18 +336,23 @@ def drop_idle_modules(variant: Variant, declared: Variant) -> Variant:
     Args:
         declared: the candidate as it was declared; its own settings are as they were there.
     """
-    before = {one.name: one for one in declared.settings}
-    added = [one for one in variant.settings if one.name not in before]
-    taken = [one.target.path for one in added if variant.assignment[one.name] is not None]
-    kept = [
-        before.get(one.name, one)
-        for one in variant.settings
-        if one.name in before
-        or variant.assignment[one.name] is not None
-        or any(one.target.path.startswith(f"{path}.") for path in taken)
+    before = {setting.name: setting for setting in declared.settings}
+    added = [setting for setting in variant.settings if setting.name not in before]
+    taken = [
+        setting.target.path for setting in added if variant.assignment[setting.name] is not None
     ]
-    values = {one.name: variant.assignment.get(one.name, one.candidate) for one in kept}
-    return replace(variant, settings=tuple(kept), assignment=values)
+    settings = [
+        before.get(setting.name, setting)
+        for setting in variant.settings
+        if setting.name in before
+        or variant.assignment[setting.name] is not None
+        or any(setting.target.path.startswith(f"{path}.") for path in taken)
+    ]
+    values = {
+        setting.name: variant.assignment.get(setting.name, setting.candidate)
+        for setting in settings
+    }
+    return replace(variant, settings=tuple(settings), assignment=values)
 
 
 TRACE_SCHEMA = "evalguard.trace/1"
@@ -370,39 +383,39 @@ def find_trace(root: Path, base: str, candidate: str) -> FoundTrace | None:
         None where there is none, or none that can be read.
     """
     try:
-        folders = sorted((one for one in root.iterdir() if one.is_dir()), reverse=True)
+        folders = sorted((entry for entry in root.iterdir() if entry.is_dir()), reverse=True)
     except OSError:
         return None
     for folder in folders:
         file = folder / TRACE_FILE
-        found = _read_trace(file, base, candidate) if file.is_file() else None
-        if found is not None:
-            return found
+        trace = _read_trace(file, base, candidate) if file.is_file() else None
+        if trace is not None:
+            return trace
     return None
 
 
 def _read_trace(file: Path, base: str, candidate: str) -> FoundTrace | None:
     """What a file says; None where it is of other models."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        names = (found["base"]["name"], found["candidate"]["name"])
-        if found["schema"] != TRACE_SCHEMA or names != (base, candidate):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        names = (content["base"]["name"], content["candidate"]["name"])
+        if content["schema"] != TRACE_SCHEMA or names != (base, candidate):
             return None
         ratios: dict[str, float] = {}
-        for suspect in found["suspects"]:
+        for suspect in content["suspects"]:
             ratio = suspect["local_ratio"]
             # infinite is null in JSON: beyond any floor
             number = math.inf if ratio is None else float(ratio)
             module = str(suspect["module"])
             ratios[module] = max(number, ratios.get(module, 0.0))
-        first = found.get("first")
-        place = None
+        first = content.get("first")
+        first_place = None
         if first is not None:
             module, operation = str(first["module"]), str(first["operation"])
-            place = TracedPlace(folder=str(file.parent), module=module, operation=operation)
+            first_place = TracedPlace(folder=str(file.parent), module=module, operation=operation)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return FoundTrace(folder=file.parent, ratios=ratios, first=place)
+    return FoundTrace(folder=file.parent, ratios=ratios, first=first_place)
 
 
 def weigh_settings(ratios: Mapping[str, float], settings: Iterable[Setting]) -> dict[str, float]:
@@ -414,17 +427,19 @@ def weigh_settings(ratios: Mapping[str, float], settings: Iterable[Setting]) -> 
     Returns:
         Setting -> the largest ratio of the modules that it changes; only those with one.
     """
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for setting in settings:
         if setting.target.kind not in _OF_MODULES:
             continue
-        patterns = [compile_glob(one.strip()) for one in _COMMA.split(setting.target.path)]
+        patterns = [compile_glob(glob.strip()) for glob in _COMMA.split(setting.target.path)]
         own = setting.name.endswith(OWN)
         for module, ratio in ratios.items():
             names = (module,) if own else tuple(_upwards(module))
-            if ratio > 0.0 and any(one.fullmatch(name) for one in patterns for name in names):
-                found[setting.name] = max(ratio, found.get(setting.name, 0.0))
-    return found
+            if ratio > 0.0 and any(
+                pattern.fullmatch(name) for pattern in patterns for name in names
+            ):
+                weights[setting.name] = max(ratio, weights.get(setting.name, 0.0))
+    return weights
 
 
 def _upwards(name: str) -> Iterator[str]:

@@ -73,13 +73,15 @@ def llama_cpp_option(tensors: Mapping[str, str], quantised: Collection[str]) -> 
         tensors: name in the file ("blk.2.ffn_down.weight") -> ggml type ("f16").
         quantised: names of all tensors that are quantised: no other of them may be hit.
     """
-    told = [f"{_OWN_OPTIONS[n]} {kind}" for n, kind in tensors.items() if n in _OWN_OPTIONS]
-    others = [name for name in quantised if name not in _OWN_OPTIONS]
+    arguments = [f"{_OWN_OPTIONS[n]} {kind}" for n, kind in tensors.items() if n in _OWN_OPTIONS]
+    plain = [name for name in quantised if name not in _OWN_OPTIONS]
     for kind in dict.fromkeys(tensors.values()):
-        names = [n for n, one in tensors.items() if one == kind and n not in _OWN_OPTIONS]
-        for pattern in _shortest(names, others, _in_gguf, _searched):
-            told.append(f"--tensor-type {shlex.quote(f'{pattern}={kind}')}")
-    return " ".join(told)
+        names = [
+            n for n, wanted_kind in tensors.items() if wanted_kind == kind and n not in _OWN_OPTIONS
+        ]
+        for pattern in _shortest(names, plain, _in_gguf, _searched):
+            arguments.append(f"--tensor-type {shlex.quote(f'{pattern}={kind}')}")
+    return " ".join(arguments)
 
 
 def skip_option(
@@ -99,17 +101,17 @@ def skip_option(
     if not keyword:
         return ""
     if method == COMPRESSED_TENSORS:
-        found = _shortest(modules, quantised, _as_ignored, _ignores)
-        return f"{keyword}: {json.dumps([*kept, *found])}"
+        patterns = _shortest(modules, quantised, _as_ignored, _ignores)
+        return f"{keyword}: {json.dumps([*kept, *patterns])}"
     if method == GPTQ:
-        found = _shortest(modules, quantised, _as_started, _starts)
-        return f"{keyword}: {json.dumps({f'-:{pattern}': {} for pattern in found})}"
+        patterns = _shortest(modules, quantised, _as_started, _starts)
+        return f"{keyword}: {json.dumps({f'-:{pattern}': {} for pattern in patterns})}"
     if method == MODELOPT:
-        found = _shortest(modules, quantised, _as_wildcards, _is_wildcard_of)
-        entries = [{"quantizer_name": pattern, "enable": False} for pattern in found]
+        patterns = _shortest(modules, quantised, _as_wildcards, _is_wildcard_of)
+        entries = [{"quantizer_name": pattern, "enable": False} for pattern in patterns]
         return f"{keyword} += {entries}"
-    found = _shortest(modules, quantised, _as_skipped, _skips)
-    return f"{keyword}={json.dumps([*kept, *found])}"
+    patterns = _shortest(modules, quantised, _as_skipped, _skips)
+    return f"{keyword}={json.dumps([*kept, *patterns])}"
 
 
 def _ignores(pattern: str, name: str) -> bool:
@@ -120,8 +122,8 @@ def _ignores(pattern: str, name: str) -> bool:
 
 def _skips(pattern: str, name: str) -> bool:
     boundary = r"(?:(?<=\.)|(?=\.|$))"
-    found = re.match(rf"(?:{pattern}){boundary}", name) is not None
-    return found or name.endswith(pattern)
+    matched = re.match(rf"(?:{pattern}){boundary}", name) is not None
+    return matched or name.endswith(pattern)
 
 
 def _starts(pattern: str, name: str) -> bool:
@@ -192,7 +194,7 @@ def _common_starts(names: Sequence[str]) -> Iterator[str]:
     if len(names) < 2:
         return
     shared = 0
-    while all(len(one) > shared + 1 and one[shared] == parts[0][shared] for one in parts):
+    while all(len(path) > shared + 1 and path[shared] == parts[0][shared] for path in parts):
         shared += 1
     for count in range(1, shared + 1):
         yield ".".join(parts[0][:count])
@@ -210,8 +212,10 @@ def _shortest(
         if {name for name in quantised if matches(pattern, name)} == wanted:
             return [pattern]
     if len(wanted) == 1:
-        return [f"^{re.escape(one)}$" if matches is _searched else one for one in names]
-    return [one for name in names for one in _shortest([name], quantised, patterns_of, matches)]
+        return [f"^{re.escape(name)}$" if matches is _searched else name for name in names]
+    return [
+        pattern for name in names for pattern in _shortest([name], quantised, patterns_of, matches)
+    ]
 
 
 _MOST_BITS = 12  # a weight, scales included: above it a format is a plain one
@@ -267,11 +271,11 @@ class QuantisedModules:
         """Return the owner's option that leaves some of them as in the base; "" if unknown."""
         chosen = tuple(some)
         if self.owner == LLAMA_CPP:
-            wanted = {name: kind for one in chosen for name, kind in one.gguf_types.items()}
-            every = [name for one in self.modules for name in one.gguf_types]
+            wanted = {name: kind for module in chosen for name, kind in module.gguf_types.items()}
+            every = [name for module in self.modules for name in module.gguf_types]
             return llama_cpp_option(wanted, every) if wanted else ""
-        names = [name for one in chosen for name in one.modules]
-        every = [name for one in self.modules for name in one.modules]
+        names = [name for module in chosen for name in module.modules]
+        every = [name for module in self.modules for name in module.modules]
         return skip_option(self.owner, names, every, self.kept)
 
 
@@ -288,25 +292,25 @@ def find_quantised_modules(base: HFSide, candidate: HFSide) -> QuantisedModules:
         return QuantisedModules()
     every = _matrix_modules(base.model, candidate.model or base.model)
     quantiser = _Quantiser.of(candidate, base.model)
-    found: list[QuantisedModule] = []
+    packed: list[QuantisedModule] = []
     with ExitStack() as stack:
-        names = {name for one in every for name in one.modules}
+        names = {name for module in every for name in module.modules}
         ours = _StoredModules.of(base, names, base.model, stack)
         theirs = _StoredModules.of(candidate, names, base.model, stack)
-        for one in every:
-            before, after = ours.nbytes(one), theirs.nbytes(one)
-            if before is not None and after is not None and _is_packed(one, before, after):
-                types = theirs.gguf_types(one, ours) if quantiser.method == LLAMA_CPP else {}
-                found.append(replace(one, added_bytes=before - after, gguf_types=types))
-        if not found:  # the files are plain
-            rounded = (one for one in every if ours.is_rounded_in(theirs, one))
-            found += filter(quantiser.takes, every) if quantiser.loads else rounded
+        for module in every:
+            before, after = ours.nbytes(module), theirs.nbytes(module)
+            if before is not None and after is not None and _is_packed(module, before, after):
+                types = theirs.gguf_types(module, ours) if quantiser.method == LLAMA_CPP else {}
+                packed.append(replace(module, added_bytes=before - after, gguf_types=types))
+        if not packed:  # the files are plain
+            rounded = (module for module in every if ours.is_rounded_in(theirs, module))
+            packed += filter(quantiser.takes, every) if quantiser.loads else rounded
     return QuantisedModules(
-        modules=tuple(found),
-        layers=len({one.layer for one in every} - {None}),
+        modules=tuple(packed),
+        layers=len({module.layer for module in every} - {None}),
         owner=quantiser.method,
-        kept=quantiser.kept_beside(found),
-        notes=tuple(_notes(found, quantiser.method)),
+        kept=quantiser.kept_beside(packed),
+        notes=tuple(_notes(packed, quantiser.method)),
     )
 
 
@@ -324,8 +328,8 @@ def find_differing_modules(base: HFSide, candidate: HFSide) -> tuple[str, ...]:
     names = dict.fromkeys(place.module for place in locate_weights(base.model).values())
     quantised: set[str] = set()
     if candidate.quantisation != base.quantisation:
-        found = find_quantised_modules(base, candidate).modules
-        quantised = {name for one in found for name in one.modules}
+        differing = find_quantised_modules(base, candidate).modules
+        quantised = {name for module in differing for name in module.modules}
     with ExitStack() as stack:
         ours, theirs = (
             _StoredModules.of(side, names, base.model, stack).tensors for side in (base, candidate)
@@ -338,9 +342,9 @@ def find_differing_modules(base: HFSide, candidate: HFSide) -> tuple[str, ...]:
 
 
 def _are_same(some: Iterable[StoredTensor], others: Iterable[StoredTensor]) -> bool:
-    named, theirs = ({one.name: one for one in side} for side in (some, others))
+    named, theirs = ({tensor.name: tensor for tensor in side} for side in (some, others))
     return named.keys() == theirs.keys() and all(
-        _is_same(one, theirs[name]) for name, one in named.items()
+        _is_same(tensor, theirs[name]) for name, tensor in named.items()
     )
 
 
@@ -356,7 +360,7 @@ def _is_same(one: StoredTensor, other: StoredTensor) -> bool:
 
 
 def _notes(found: Sequence[QuantisedModule], owner: str) -> Iterator[str]:
-    if any(one.added_bytes is None for one in found):
+    if any(module.added_bytes is None for module in found):
         yield (
             "what restoring costs is not known: the candidate's files hold plain numbers, which "
             "say nothing of the room that they take once they are packed"
@@ -422,8 +426,8 @@ class _Quantiser:
 
     @classmethod
     def of(cls, candidate: HFSide, model: torch.nn.Module) -> _Quantiser:
-        told = candidate.quantisation
-        config: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
+        quantisation = candidate.quantisation
+        config: Mapping[str, Any] = quantisation if isinstance(quantisation, Mapping) else {}
         method = str(config.get("quant_method") or "")
         if candidate.model_args.get("gguf_file"):
             method = LLAMA_CPP
@@ -434,7 +438,7 @@ class _Quantiser:
         return cls(
             method=method,
             skipped=tuple(map(str, listed)) if isinstance(listed, list) else None,
-            head=tuple(name for name, one in model.named_modules() if one is head),
+            head=tuple(name for name, module in model.named_modules() if module is head),
             loads=bool(method) and method != LLAMA_CPP,
         )
 
@@ -446,7 +450,7 @@ class _Quantiser:
 
     def kept_beside(self, found: Sequence[QuantisedModule]) -> tuple[str, ...]:
         """What a new list has to leave out, too."""
-        taken = {name for one in found for name in one.modules}
+        taken = {name for module in found for name in module.modules}
         return tuple(name for name in self.kept if name not in taken)
 
     def takes(self, one: QuantisedModule) -> bool:
@@ -469,7 +473,7 @@ class _StoredModules:
         stack: ExitStack,
     ) -> _StoredModules:
         """Read the headers of a side's files; ``names``: of the modules that are asked about."""
-        found: dict[str, list[StoredTensor]] = {}
+        stored_tensors: dict[str, list[StoredTensor]] = {}
         gguf = find_gguf_file(side.model_args)
         if gguf is None and side.files is None:
             return cls(tensors={})
@@ -484,20 +488,20 @@ class _StoredModules:
         for name, tensor in stored:
             holder = next((up for up in _upwards(name) if up in names), None)
             if holder is not None:
-                found.setdefault(holder, []).append(tensor)
-        return cls(tensors=found)
+                stored_tensors.setdefault(holder, []).append(tensor)
+        return cls(tensors=stored_tensors)
 
     def of_module(self, one: QuantisedModule) -> list[StoredTensor]:
         """The tensors of a module, each once."""
-        found = [tensor for name in one.modules for tensor in self.tensors.get(name, ())]
-        return list({(tensor.file, tensor.name): tensor for tensor in found}.values())
+        tensors = [tensor for name in one.modules for tensor in self.tensors.get(name, ())]
+        return list({(tensor.file, tensor.name): tensor for tensor in tensors}.values())
 
     def nbytes(self, one: QuantisedModule) -> int | None:
         """Bytes in the files; None where they hold nothing of it, or something unreadable."""
-        found = self.of_module(one)
-        if not found or any(tensor.fault and not tensor.parts for tensor in found):
+        tensors = self.of_module(one)
+        if not tensors or any(tensor.fault and not tensor.parts for tensor in tensors):
             return None
-        return sum(tensor.nbytes for tensor in found)
+        return sum(tensor.nbytes for tensor in tensors)
 
     def gguf_types(self, one: QuantisedModule, base: _StoredModules) -> dict[str, str]:
         """The quantised tensors of a module in a GGUF file, with the types that the base has."""

@@ -46,8 +46,11 @@ def find_reordered_experts(
             if experts is not None:
                 blocks.setdefault(_holder(name, places), []).append(experts)
         for block, held in blocks.items():
-            orders = {one.name: one.find_order() for one in held}
-            order = max(orders.values(), key=lambda one: int(np.sum(one != _UNKNOWN)))
+            orders = {experts.name: experts.find_order() for experts in held}
+            order = max(
+                orders.values(),
+                key=lambda candidate_order: int(np.sum(candidate_order != _UNKNOWN)),
+            )
             if not _moves(order):
                 continue
             router = [
@@ -60,7 +63,7 @@ def find_reordered_experts(
             ]
             if not router:
                 continue
-            wrong = [one.name for one in held if not one.is_only_moved(order)]
+            wrong = [experts.name for experts in held if not experts.is_only_moved(order)]
             wrong += [name for name in router if not _follows(*stored.read(name), order)]
             yield (*orders, *router), tuple(wrong)
 
@@ -96,26 +99,29 @@ class _Experts:
         held = [
             side[of[name]] for side, of in zip(sides, (stored.base, stored.candidate), strict=True)
         ]
-        shapes = {shape_of(one) for one in held}
+        shapes = {shape_of(tensor) for tensor in held}
         if len(shapes) > 1 or len(shape := shapes.pop()) != 3 or shape[0] < 2:
             return None
         return cls(
-            name=name, parts=tuple([([one], number) for number in range(shape[0])] for one in held)
+            name=name,
+            parts=tuple([([tensor], number) for number in range(shape[0])] for tensor in held),
         )
 
     def _read(self, side: int, expert: int, rows: int | None = None) -> Array:
         """The elements of one expert, (n,): of so many rows of each of its matrices."""
         tensors, number = self.parts[side][expert]
         read = [
-            one[:rows] if number is None else one[number : number + 1, :rows] for one in tensors
+            tensor[:rows] if number is None else tensor[number : number + 1, :rows]
+            for tensor in tensors
         ]
-        return np.concatenate([one.double().numpy().ravel() for one in read])
+        return np.concatenate([matrix.double().numpy().ravel() for matrix in read])
 
     def find_order(self) -> Array:
         """Which expert of the base each of the candidate's is, (n,); _UNKNOWN: like none."""
         count = len(self.parts[0])
         base, candidate = (
-            np.array([self._read(side, one, _ROWS) for one in range(count)]) for side in (0, 1)
+            np.array([self._read(side, expert, _ROWS) for expert in range(count)])
+            for side in (0, 1)
         )
         order = np.full(count, _UNKNOWN)
         for expert, row in enumerate(candidate):
@@ -172,7 +178,7 @@ def _moves(order: Array) -> bool:
 
 def _follows(base: Any, candidate: Any, order: Array) -> bool:
     """Whether rows of the router are in the experts' order, those of unknown ones in any."""
-    ours, theirs = (one.numpy().reshape(order.size, -1) for one in (base, candidate))
+    ours, theirs = (router.numpy().reshape(order.size, -1) for router in (base, candidate))
     known = order != _UNKNOWN
     rest = ours[np.setdiff1d(np.arange(order.size), order[known])]
     error = [np.linalg.norm(theirs[known] - ours[order[known]])]

@@ -57,22 +57,22 @@ def describe_differences(
     except EvalguardError:
         return {}  # a form that only loading reads: they are searched without it
     deltas = {delta.name: delta for delta in report.deltas}
-    found: dict[str, Likeness] = {}
+    likenesses: dict[str, Likeness] = {}
     for name in differing:
         keys = stored.stacked.get(name) or frozenset({stored.base.get(name, "")})
         parts = [deltas[key] for key in sorted(keys) if key in deltas]
         if name in stored.candidate:  # what is compared has to be what is loaded
-            parts = [one for one in parts if one.candidate_name == stored.candidate[name]]
-        looks = [one.likeness for one in parts if one.state not in ("identical", "equal")]
+            parts = [part for part in parts if part.candidate_name == stored.candidate[name]]
+        looks = [part.likeness for part in parts if part.state not in ("identical", "equal")]
         first = looks[0] if looks else None
         if (
             first is not None
             and first.kind in ("structure", "precision")
             and first.name not in UNKNOWN_DAMAGE
-            and all(one is not None and one.name == first.name for one in looks)
+            and all(look is not None and look.name == first.name for look in looks)
         ):
-            found[name] = first
-    return found
+            likenesses[name] = first
+    return likenesses
 
 
 _MOVED = 0.05  # of a bias's difference: what is left of it once its elements are put in order
@@ -91,7 +91,7 @@ def find_moved_biases(
         for name, likeness in likenesses.items()
         if name in matrices and likeness.name in _REARRANGED
     }
-    found: dict[str, Likeness] = {}
+    moved: dict[str, Likeness] = {}
     for name in differing:
         likeness = rows.get(places[name].module)
         own = likenesses.get(name)
@@ -99,10 +99,10 @@ def find_moved_biases(
         if likeness is None or known or name in matrices:
             continue
         base, candidate = stored.read(name)
-        left = float((candidate.sort().values - base.sort().values).norm())
-        if left <= _MOVED * float((candidate - base).norm()):
-            found[name] = likeness
-    return found
+        residual = float((candidate.sort().values - base.sort().values).norm())
+        if residual <= _MOVED * float((candidate - base).norm()):
+            moved[name] = likeness
+    return moved
 
 
 def group_alike(
@@ -118,11 +118,11 @@ def group_alike(
         groups[_way(likeness, places[name])].append(name)
 
     def told(tensors: Iterable[str]) -> str:
-        found = dict.fromkeys(likenesses[name].name for name in tensors)
+        names = dict.fromkeys(likenesses[name].name for name in tensors)
         details = {likenesses[name].detail for name in tensors}
-        if len(details) == 1 and found.keys() <= _TOLD_WITH_DETAIL:
-            found = dict.fromkeys((*found, *details))
-        return ", ".join(found)
+        if len(details) == 1 and names.keys() <= _TOLD_WITH_DETAIL:
+            names = dict.fromkeys((*names, *details))
+        return ", ".join(names)
 
     for tensors in groups.values():
         first = likenesses[tensors[0]]
@@ -160,13 +160,13 @@ def find_exchanged(
             one = group[one]
         return one
 
-    for name, other in taken.items():
-        one, another = _seats(name, other, places)
-        group[find(one)] = find(another)
-    found: dict[object, list[str]] = defaultdict(list)
-    for name, other in taken.items():
-        found[find(_seats(name, other, places)[0])].append(name)
-    for tensors in found.values():
+    for name, source in taken.items():
+        seat, another = _seats(name, source, places)
+        group[find(seat)] = find(another)
+    exchanged: dict[object, list[str]] = defaultdict(list)
+    for name, source in taken.items():
+        exchanged[find(_seats(name, source, places)[0])].append(name)
+    for tensors in exchanged.values():
         yield _exchange_words({name: taken[name] for name in tensors}), tensors
 
 
@@ -196,9 +196,9 @@ def _find_taken(
             if len(holders[name]) == 1 and bool((tensor != tensor.flatten()[0]).any()):
                 telling.add(name)
     taken = {name: holders[name][0] for name in telling}
-    seats = {_seats(name, other, places) for name, other in taken.items()}
-    for name, others in holders.items():
-        beside = [other for other in others if _seats(name, other, places) in seats]
+    seats = {_seats(name, source, places) for name, source in taken.items()}
+    for name, sources in holders.items():
+        beside = [source for source in sources if _seats(name, source, places) in seats]
         if name not in taken and beside:
             taken[name] = beside[0]
     return {name: taken[name] for name in differing if name in taken}
@@ -213,9 +213,9 @@ def _digest(tensor: Any) -> bytes:
 
     if tensor.is_floating_point():
         tensor = tensor.to(torch.bfloat16)
-    told = hashlib.blake2b(str((tensor.dtype, tuple(tensor.shape))).encode(), digest_size=16)
-    told.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
-    return told.digest()
+    digest = hashlib.blake2b(str((tensor.dtype, tuple(tensor.shape))).encode(), digest_size=16)
+    digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.digest()
 
 
 def _seats(name: str, other: str, places: Mapping[str, WeightPlace]) -> tuple[object, object]:
@@ -227,9 +227,9 @@ def _seats(name: str, other: str, places: Mapping[str, WeightPlace]) -> tuple[ob
 
 
 def _exchange_words(taken: Mapping[str, str]) -> str:
-    if all(taken.get(other) == name for name, other in taken.items()):
+    if all(taken.get(source) == name for name, source in taken.items()):
         return "swapped"
-    if any(other not in taken for other in taken.values()):
+    if any(source not in taken for source in taken.values()):
         return "a copy of other weights"
     return "in another order"
 
@@ -262,25 +262,25 @@ def find_numbers(
     Norm weights that hardly scatter are shifted as well as scaled: what those beside them are
     decides.
     """
-    told: dict[str, _Number] = {}
+    numbers: dict[str, _Number] = {}
     for name in differing:
         likeness = likenesses.get(name)
         known = likeness.name if likeness is not None and likeness.name in _BY_A_NUMBER else ""
         if name in stored.base and (known or name not in matrices):
             number = _read_number(name, stored, known)
             if number is not None:
-                told[name] = number
-    shifts = {(places[n].kind, one.by) for n, one in told.items() if one.fault == _SHIFTED}
-    for name, number in told.items():
+                numbers[name] = number
+    shifts = {(places[n].kind, entry.by) for n, entry in numbers.items() if entry.fault == _SHIFTED}
+    for name, number in numbers.items():
         if number.either is not None and any(
             kind == places[name].kind and _close(by, number.either) for kind, by in shifts
         ):
-            told[name] = _Number(fault=_SHIFTED, by=number.either)
+            numbers[name] = _Number(fault=_SHIFTED, by=number.either)
     groups: list[tuple[str, str, float, list[str]]] = []
-    for name, number in told.items():
+    for name, number in numbers.items():
         kind = places[name].kind
-        for other, fault, by, tensors in groups:
-            if (other, fault) == (kind, number.fault) and _close(by, number.by):
+        for group_kind, fault, by, tensors in groups:
+            if (group_kind, fault) == (kind, number.fault) and _close(by, number.by):
                 tensors.append(name)
                 break
         else:
@@ -321,9 +321,9 @@ def _read_number(name: str, stored: StoredNames, known: str) -> _Number | None:
     scatter = float((base - base.median()).abs().max())
     squares = float(base @ base)
     factor = float(base @ candidate) / squares if squares else 0.0
-    left = float((candidate - factor * base).abs().max())
+    residual = float((candidate - factor * base).abs().max())
     shifted = apart <= _CLOSE * largest and abs(shift) >= _TELLING * largest
-    scaled = squares > 0.0 and left <= _CLOSE * largest and abs(factor - 1.0) >= _TELLING
+    scaled = squares > 0.0 and residual <= _CLOSE * largest and abs(factor - 1.0) >= _TELLING
     if known == _SHIFTED or (shifted and (scatter > 2.0 * _CLOSE * largest or not squares)):
         return _Number(fault=_SHIFTED, by=shift)
     if known == _SCALED or scaled:
@@ -350,24 +350,24 @@ def find_weight_causes(
     places = locate_weights(model)
     stored = StoredNames.of(model, base, candidate)
     causes: list[WeightCause] = []
-    left = dict.fromkeys(differing)
+    remaining = dict.fromkeys(differing)
     for words, tensors in find_exchanged(stored, places, differing):
         causes.append(build_cause(words, tensors, places))
         for name in tensors:
-            left.pop(name)
+            remaining.pop(name)
     places = _place_tied(places, stored)
-    matrices = {name for name, one in model.state_dict().items() if one.ndim > 1}
+    matrices = {name for name, tensor in model.state_dict().items() if tensor.ndim > 1}
     folders = [str(files.files[0].parent) for files in (base, candidate)]
-    likenesses = describe_differences(stored, folders[0], folders[1], left)
+    likenesses = describe_differences(stored, folders[0], folders[1], remaining)
     rounded = {n for n in matrices if n in likenesses and likenesses[n].kind == "precision"}
-    unlike = [name for name in left if name not in rounded]
+    unlike = [name for name in remaining if name not in rounded]
     for cause in find_compensated(stored, places, unlike, matrices, switches):
         causes.append(cause)
         for name in cause.tensors:
-            left.pop(name)
+            remaining.pop(name)
             likenesses.pop(name, None)
-    likenesses |= find_moved_biases(stored, places, left, likenesses, matrices)
-    for words, tensors in find_numbers(stored, places, left, likenesses, matrices):
+    likenesses |= find_moved_biases(stored, places, remaining, likenesses, matrices)
+    for words, tensors in find_numbers(stored, places, remaining, likenesses, matrices):
         causes.append(build_cause(words, tensors, places))
         for name in tensors:
             likenesses.pop(name, None)
@@ -386,17 +386,19 @@ def find_quantised_causes(
     names = {name: name for name in differing} | dict(stored.base)
     stored = replace(stored, base=names, candidate={})
     likenesses = describe_differences(stored, str(base.files[0].parent), str(candidate), differing)
-    faults = {name: one for name, one in likenesses.items() if one.kind == "structure"}
-    matrices = {name for name, one in model.state_dict().items() if one.ndim > 1}
+    faults = {
+        name: likeness for name, likeness in likenesses.items() if likeness.kind == "structure"
+    }
+    matrices = {name for name, tensor in model.state_dict().items() if tensor.ndim > 1}
     return tuple(group_alike(faults, places, matrices))
 
 
 def _place_tied(places: Mapping[str, WeightPlace], stored: StoredNames) -> dict[str, WeightPlace]:
     """Give tensors that are one in both files the kind of the first: one mistake made them both."""
     kinds: dict[tuple[str, str], WeightKind] = {}
-    found = dict(places)
+    placed = dict(places)
     for name, place in places.items():
         if name in stored.base and name in stored.candidate:
             held = stored.base[name], stored.candidate[name]
-            found[name] = replace(place, kind=kinds.setdefault(held, place.kind))
-    return found
+            placed[name] = replace(place, kind=kinds.setdefault(held, place.kind))
+    return placed

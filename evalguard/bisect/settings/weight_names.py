@@ -56,8 +56,8 @@ def name_weights(
 ) -> str:
     """What some weights are called together: "q_proj (all 5, heads permuted)"."""
     subject, many = _subject(tensors, places)
-    told = ", ".join(part for part in (many, difference) if part)
-    return f"{subject} ({told})" if told else subject
+    details = ", ".join(part for part in (many, difference) if part)
+    return f"{subject} ({details})" if details else subject
 
 
 def _subject(tensors: Collection[str], places: Mapping[str, WeightPlace]) -> tuple[str, str]:
@@ -90,8 +90,8 @@ def _subject(tensors: Collection[str], places: Mapping[str, WeightPlace]) -> tup
     if len(tensors) == len(alike):
         return subject, f"all {len(tensors)}"
     if None not in layers and len(layers) <= _FEW_LAYERS and len(layers) < total:
-        *others, last = map(str, layers)
-        return subject, f"layers {', '.join(others)} and {last}" if others else f"layer {last}"
+        *earlier, last = map(str, layers)
+        return subject, f"layers {', '.join(earlier)} and {last}" if earlier else f"layer {last}"
     return subject, f"{len(tensors)} of {len(alike)}"
 
 

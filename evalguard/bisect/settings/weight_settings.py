@@ -65,8 +65,8 @@ def weight_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
 
 def _checkpoint_place(side: HFSide) -> tuple[Any, ...]:
     given = side.model_args
-    place = (given["pretrained"], given.get("revision") or "main", given.get("subfolder") or "")
-    return (*place, given.get("gguf_file"))
+    location = (given["pretrained"], given.get("revision") or "main", given.get("subfolder") or "")
+    return (*location, given.get("gguf_file"))
 
 
 def _why_whole(base: HFSide, candidate: HFSide) -> tuple[str, str]:
@@ -97,8 +97,10 @@ def _whole_checkpoint(base: HFSide, candidate: HFSide, name: str, why: str) -> D
     if name == "model":
         note += "; to look inside, declare settings of the candidate in a guard file"
     for argument_name in ("revision", "subfolder", "gguf_file"):
-        one, other = (side.model_args.get(argument_name) or "" for side in (base, candidate))
-        if one != other:
+        base_value, other_value = (
+            side.model_args.get(argument_name) or "" for side in (base, candidate)
+        )
+        if base_value != other_value:
             note = f"{name}: no setting, because {why} and model_args.{argument_name} differs, too"
             return DerivedWeights(notes=[note], complete=False)
     if _trust_differs(base, candidate):
@@ -123,20 +125,26 @@ def _grouped_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
         return DerivedWeights(notes=[note], complete=False)
     notes: list[str] = []
     if candidate.files is None:
-        found = CheckpointComparison(differing=_all_stored(base))
+        comparison = CheckpointComparison(differing=_all_stored(base))
         notes.append(f"weights: not compared, because {candidate.why_no_files} of the candidate")
     else:
-        found = _compare_stored(base, candidate)
-    if found.unmatched:
-        few = ", ".join(found.unmatched[:3]) + (", ..." if len(found.unmatched) > 3 else "")
-        why = f"{len(found.unmatched)} tensors are stored in one of the checkpoints only ({few})"
+        comparison = _compare_stored(base, candidate)
+    if comparison.unmatched:
+        few = ", ".join(comparison.unmatched[:3]) + (
+            ", ..." if len(comparison.unmatched) > 3 else ""
+        )
+        why = (
+            f"{len(comparison.unmatched)} tensors are stored in one of the checkpoints only ({few})"
+        )
         return _whole_checkpoint(base, candidate, "weights", why)
-    if found.same:
-        notes.append(f"weights: {len(found.same)} tensors are the same in both and were left out")
+    if comparison.same:
+        notes.append(
+            f"weights: {len(comparison.same)} tensors are the same in both and were left out"
+        )
     groups = _Groups.of(locate_weights(model), base.checkpoint)
-    causes = find_causes(base, candidate, found.differing)
+    causes = find_causes(base, candidate, comparison.differing)
     caused = {name for cause in causes for name in cause.tensors}
-    unlike = [name for name in found.differing if name not in caused]
+    unlike = [name for name in comparison.differing if name not in caused]
     caused_by = groups.by_cause(causes)
     switches = {
         switch: setting.name
@@ -163,8 +171,8 @@ def _packed_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
         return _whole_checkpoint(base, candidate, "quantization", why)
     groups = _Groups.of_modules(by_module, [name for name, _ in model.named_modules()], source)
     causes = [
-        replace(one, tensors=tuple(dict.fromkeys(places[name].module for name in one.tensors)))
-        for one in _find_packed_causes(base, candidate, differing)
+        replace(cause, tensors=tuple(dict.fromkeys(places[name].module for name in cause.tensors)))
+        for cause in _find_packed_causes(base, candidate, differing)
     ]
     caused = {name for cause in causes for name in cause.tensors}
     settings = [
@@ -189,7 +197,7 @@ def _find_packed_causes(
     tensors = [n for n, place in locate_weights(base.model).items() if place.module in modules]
     folder = candidate.files.files[0].parent
     causes = find_quantised_causes(base.model, base.files, folder, tensors)
-    return tuple(replace(one, parts=()) for one in causes)
+    return tuple(replace(cause, parts=()) for cause in causes)
 
 
 def _compare_stored(base: HFSide, candidate: HFSide) -> CheckpointComparison:
@@ -225,10 +233,10 @@ def find_causes(
         if base.quantisation or candidate.quantisation:
             modules = find_differing_modules(base, candidate)
             return _find_packed_causes(base, candidate, modules)
-        found = _compare_stored(base, candidate)
-        if found.unmatched:
+        comparison = _compare_stored(base, candidate)
+        if comparison.unmatched:
             return ()
-        differing = found.differing
+        differing = comparison.differing
     switches = _find_rotary_switches(base, candidate)
     return find_weight_causes(candidate.model, base.files, candidate.files, differing, switches)
 
@@ -236,12 +244,12 @@ def find_causes(
 def _find_rotary_switches(base: HFSide, candidate: HFSide) -> dict[str, str]:
     """Attributes that differ and say how rotary pairs stand -> the order that the candidate's have,
     as a name map has it."""
-    found = {}
-    for one in compare_configs(base.config, candidate.config):
-        for value in read_named_values({one.path: one.candidate}, prefix=""):
+    switches = {}
+    for difference in compare_configs(base.config, candidate.config):
+        for value in read_named_values({difference.path: difference.candidate}, prefix=""):
             if value.name == "rope_interleaved":
-                found[one.path] = "interleaved" if value.value else "halves"
-    return found
+                switches[difference.path] = "interleaved" if value.value else "halves"
+    return switches
 
 
 def _all_stored(side: HFSide) -> tuple[str, ...]:
@@ -252,7 +260,10 @@ def _all_stored(side: HFSide) -> tuple[str, ...]:
     names = dict.fromkeys(name for into in loaded.values() for name in into.names)
     tied = map_tied_names(side.model)
     # a GGUF file's output layer may be another one than its embedding
-    return (*names, *(name for name, one in tied.items() if one in names and name not in names))
+    return (
+        *names,
+        *(name for name, original in tied.items() if original in names and name not in names),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,31 +302,31 @@ class _Groups:
 
     def coarsest(self, tensors: Sequence[str]) -> list[Setting]:
         """The fewest groups that say what differs: kinds, or the few layers that differ at all."""
-        inside = [one for one in tensors if self.places[one].layer is not None]
-        layers = {self.places[one].layer for one in inside}
-        kinds = {self.places[one].kind for one in inside}
+        inside = [tensor for tensor in tensors if self.places[tensor].layer is not None]
+        layers = {self.places[tensor].layer for tensor in inside}
+        kinds = {self.places[tensor].kind for tensor in inside}
         total = len({place.layer for place in self.places.values()} - {None})
         if not inside or len(layers) >= min(total, len(kinds)):
             return self.by_kind(tensors)
-        outside = [one for one in tensors if self.places[one].layer is None]
+        outside = [tensor for tensor in tensors if self.places[tensor].layer is None]
         return [*self.by_kind(outside), *self._by_whole_layer(inside)]
 
     def by_cause(self, causes: Sequence[WeightCause]) -> list[Setting]:
         """One setting for all that differs for one reason; inside, what different modules hold."""
-        found = []
+        settings = []
         for cause in causes:
-            same = sum(one.name == cause.name for one in causes[: causes.index(cause)])
+            same = sum(earlier.name == cause.name for earlier in causes[: causes.index(cause)])
             name = f"weights.{cause.name}{f' {same + 1}' if same else ''}"
             setting = self._setting(name, [*cause.tensors])
             if cause.parts:
                 self.finer[setting.name] = tuple(
                     self._setting(f"weights.{part.name}", [*part.tensors]) for part in cause.parts
                 )
-            found.append(setting)
-        return found
+            settings.append(setting)
+        return settings
 
     def by_kind(self, tensors: Iterable[str]) -> list[Setting]:
-        parts = _cut_tensors(tensors, lambda one: self.places[one].kind)
+        parts = _cut_tensors(tensors, lambda tensor: self.places[tensor].kind)
         ordered = [kind for kind in WEIGHT_KINDS if kind in parts]
         return [
             self._setting(f"weights.{kind}", parts[kind], lambda names: self._by_layer(names))
@@ -323,7 +334,7 @@ class _Groups:
         ]
 
     def _by_whole_layer(self, tensors: list[str]) -> list[Setting]:
-        parts = _cut_tensors(tensors, lambda one: f"weights.layers.{self.places[one].layer}")
+        parts = _cut_tensors(tensors, lambda tensor: f"weights.layers.{self.places[tensor].layer}")
         return [
             self._setting(name, inside, lambda names: self._by_layer(names))
             for name, inside in parts.items()
@@ -369,12 +380,12 @@ class _Groups:
     def _is_part(self, tensors: list[str]) -> bool:
         """Whether these lie in a layer, or their kind has other modules that do not differ."""
         place = self.places[tensors[0]]
-        alike = {one.module for one in self.places.values() if one.kind == place.kind}
+        alike = {peer.module for peer in self.places.values() if peer.kind == place.kind}
         return place.layer is not None or len(alike) > 1
 
 
 def _cut_tensors(tensors: Iterable[str], name_of: Callable[[str], str]) -> dict[str, list[str]]:
     parts: dict[str, list[str]] = {}
-    for one in tensors:
-        parts.setdefault(name_of(one), []).append(one)
+    for tensor in tensors:
+        parts.setdefault(name_of(tensor), []).append(tensor)
     return parts

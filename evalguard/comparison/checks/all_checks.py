@@ -96,18 +96,18 @@ class JudgedScores:
 def _find_unjudged(judged: JudgedScores) -> tuple[Finding, ...]:
     """Say which metrics the verdict is without, though the gate asks for them."""
     asked = {
-        (one.task, one.metric): one.reason
+        (omitted.task, omitted.metric): omitted.reason
         for side in judged.sides
-        for one in side.not_compared
-        if judged.choices.gate.covers(one.task, one.filter, one.metric)
+        for omitted in side.not_compared
+        if judged.choices.gate.covers(omitted.task, omitted.filter, omitted.metric)
     }
     if not asked or not judged.judgement.comparisons:
         return ()
     names = [f"{task} {metric}".strip() for task, metric in asked]
-    shown, more = names[:_SHOWN_UNJUDGED], names[_SHOWN_UNJUDGED:]
-    said = ", ".join(shown) + (f" and {len(more)} more" if more else "")
+    shown, hidden = names[:_SHOWN_UNJUDGED], names[_SHOWN_UNJUDGED:]
+    listed = ", ".join(shown) + (f" and {len(hidden)} more" if hidden else "")
     reason = f" ({next(iter(asked.values()))})" if len(asked) == 1 else ""
-    text = f"the verdict is without {said}{reason}"
+    text = f"the verdict is without {listed}{reason}"
     return (Finding(kind="not_judged", text=text, values={"metrics": tuple(names)}),)
 
 
@@ -133,8 +133,8 @@ def _find_moved(judged: JudgedScores) -> Iterable[Finding]:
 
 def _find_failing_answers(judged: JudgedScores) -> Iterable[Finding]:
     base, candidate = judged.sides
-    more = (one for one in candidate.findings if one not in base.findings)
-    return join_failing_answers((*base.findings, *more))
+    added = (finding for finding in candidate.findings if finding not in base.findings)
+    return join_failing_answers((*base.findings, *added))
 
 
 def _find_insensitive(judged: JudgedScores) -> Iterable[Finding]:
@@ -152,8 +152,10 @@ def _find_unexpected(judged: JudgedScores) -> Iterable[Finding]:
 def _find_of_models(judged: JudgedScores) -> Iterator[Finding]:
     """What was seen of each side's model while it was asked, with its name."""
     for side in judged.sides:
-        found = () if side.description is None else side.description.findings
-        yield from (replace(one, text=f"{side.identity.name}: {one.text}") for one in found)
+        findings = () if side.description is None else side.description.findings
+        yield from (
+            replace(finding, text=f"{side.identity.name}: {finding.text}") for finding in findings
+        )
 
 
 def _side_making(side: ScoredSide) -> Mapping[str, Value]:
@@ -192,16 +194,18 @@ def _find_declared(judged: JudgedScores) -> Iterable[Finding]:
 
 
 def _find_dependent(judged: JudgedScores) -> Iterable[Finding]:
-    known = {one.comparison.key for one in judged.of_tasks if one.comparison.outcome != "failed"}
+    known = {
+        metric.comparison.key for metric in judged.of_tasks if metric.comparison.outcome != "failed"
+    }
     return find_dependent_documents(
-        [one for one in judged.dependent if one.comparison.key in known]
+        [dependence for dependence in judged.dependent if dependence.comparison.key in known]
     )
 
 
 def _find_lost_answers(judged: JudgedScores) -> Iterable[Finding]:
     base, candidate = judged.sides
     missing = find_missing_answers(judged.judgement.generations, (base.tables, candidate.tables))
-    without = frozenset(one.task for one in missing)
+    without = frozenset(finding.task for finding in missing)
     return (*missing, *name_broken_answers(judged.broken_answers, without))
 
 

@@ -61,7 +61,7 @@ def find_broken_documents(
     Returns:
         Each document once; those on which the candidate alone is broken first, then by task and id.
     """
-    found: dict[tuple[str, int], BrokenDocument] = {}
+    documents: dict[tuple[str, int], BrokenDocument] = {}
     shown: dict[str, _ShownRows] = {}
     for task in dict.fromkeys((*samples[0], *samples[1])):
         shown[task] = _ShownRows.of(
@@ -72,16 +72,19 @@ def find_broken_documents(
             if base is not None and candidate is not None:
                 broken = broken_document(task, doc_id, _asked(base, candidate, vocabulary))
                 if broken is not None:
-                    found[task, doc_id] = broken
+                    documents[task, doc_id] = broken
     theirs = {table.key: table for table in tables[1]}
     for table in tables[0]:
         if table.key in theirs:
             rows = shown.get(table.task, _ShownRows.of((), ()))
-            for one in _broken_scores(table, theirs[table.key], rows, vocabulary):
-                found.setdefault((one.task, one.doc_id), one)
+            for document in _broken_scores(table, theirs[table.key], rows, vocabulary):
+                documents.setdefault((document.task, document.doc_id), document)
     sides: tuple[BrokenSide, ...] = ("candidate", "both", "base")
     return tuple(
-        sorted(found.values(), key=lambda one: (sides.index(one.side), one.task, one.doc_id))
+        sorted(
+            documents.values(),
+            key=lambda document: (sides.index(document.side), document.task, document.doc_id),
+        )
     )
 
 
@@ -102,10 +105,14 @@ class _ShownRows:
     def rows(self, doc_id: int) -> tuple[Row | None, Row | None]:
         """A document's rows, None where a side does not show it, or shows another one."""
         ours, theirs = self.of_base.find(doc_id), self.of_candidate.find(doc_id)
-        one = None if ours is None else self.base[ours]
-        other = None if theirs is None else self.candidate[theirs]
-        if one is None or other is None or one.get("doc_hash") == other.get("doc_hash"):
-            return one, other
+        base_row = None if ours is None else self.base[ours]
+        candidate_row = None if theirs is None else self.candidate[theirs]
+        if (
+            base_row is None
+            or candidate_row is None
+            or base_row.get("doc_hash") == candidate_row.get("doc_hash")
+        ):
+            return base_row, candidate_row
         return None, None
 
     def suspects(self) -> Iterator[int]:
@@ -118,7 +125,7 @@ class _ShownRows:
             rows = np.searchsorted(column.bounds, places, side="right") - 1
             suspect = np.unique(rows).tolist()
         else:
-            suspect = [at for at, told in enumerate(column) if not _is_sound(told)]
+            suspect = [at for at, value in enumerate(column) if not _is_sound(value)]
         for row in suspect:
             doc_id = int(self.of_candidate.doc_ids[row])
             if self.of_candidate.find(doc_id) == row and self.of_base.find(doc_id) is not None:
@@ -134,8 +141,8 @@ class _Places:
 
     @classmethod
     def of(cls, rows: Rows) -> _Places:
-        told = (one if isinstance(one, int) else -1 for one in column_of(rows, "doc_id"))
-        doc_ids = np.fromiter(told, dtype=np.int64, count=len(rows))
+        ids = (doc_id if isinstance(doc_id, int) else -1 for doc_id in column_of(rows, "doc_id"))
+        doc_ids = np.fromiter(ids, dtype=np.int64, count=len(rows))
         return cls(doc_ids, np.argsort(doc_ids, kind="stable"))
 
     def find(self, doc_id: int) -> int | None:
@@ -147,7 +154,7 @@ class _Places:
 
 def _is_sound(told: Value) -> bool:
     numbers = _numbers(told)
-    return all(one is None or _NOTHING_BROKEN < one < math.inf for one in numbers)
+    return all(number is None or _NOTHING_BROKEN < number < math.inf for number in numbers)
 
 
 def _asked(base: Row, candidate: Row, vocabulary: int) -> list[AskedText]:
@@ -159,15 +166,15 @@ def _asked(base: Row, candidate: Row, vocabulary: int) -> list[AskedText]:
     if [text for _, text in asked] != [text for _, text in of_base]:
         return []  # other texts: pairing refuses them
     wanted = _wanted(candidate, [text for _, text in asked], len(theirs))
-    found = []
-    for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-        if one is None or other is None:
+    compared = []
+    for number, (base_value, candidate_value) in enumerate(zip(ours, theirs, strict=True)):
+        if base_value is None or candidate_value is None:
             continue
         prompt, text = asked[number] if number < len(asked) else ("", "")
-        found.append(
+        compared.append(
             AskedText(
-                base=one,
-                candidate=other,
+                base=base_value,
+                candidate=candidate_value,
                 base_tokens=_token_count(base, number),
                 candidate_tokens=_token_count(candidate, number),
                 text=text,
@@ -177,14 +184,14 @@ def _asked(base: Row, candidate: Row, vocabulary: int) -> list[AskedText]:
                 wanted=wanted is None or number in wanted,
             )
         )
-    if wanted is not None and len(wanted) > 1 and not _all_broken(found):
+    if wanted is not None and len(wanted) > 1 and not _all_broken(compared):
         # which of several is the right one is not known: each of them would have to be broken
-        found = [replace(one, wanted=False) for one in found]
-    return found
+        compared = [replace(asked_text, wanted=False) for asked_text in compared]
+    return compared
 
 
 def _all_broken(asked: Sequence[AskedText]) -> bool:
-    return all(one.broken is not None for one in asked if one.wanted)
+    return all(text.broken is not None for text in asked if text.wanted)
 
 
 def _wanted(row: Row, texts: Sequence[str], count: int) -> frozenset[int] | None:
@@ -192,12 +199,12 @@ def _wanted(row: Row, texts: Sequence[str], count: int) -> frozenset[int] | None
     if count < 2:
         return None
     target = str(row.get("target") or "").strip()
-    found = {number for number, text in enumerate(texts) if target and text.strip() == target}
-    if len(found) == count:  # options that differ in what stands before them
-        found = set()
+    matches = {number for number, text in enumerate(texts) if target and text.strip() == target}
+    if len(matches) == count:  # options that differ in what stands before them
+        matches = set()
     if target.isdecimal() and int(target) < count:
-        found.add(int(target))
-    return frozenset(found or range(count))
+        matches.add(int(target))
+    return frozenset(matches or range(count))
 
 
 def _listed(told: Value) -> Sequence[Any]:
@@ -205,12 +212,12 @@ def _listed(told: Value) -> Sequence[Any]:
 
 
 def _numbers(told: Value) -> list[float | None]:
-    return [float(one) if isinstance(one, (int, float)) else None for one in _listed(told)]
+    return [float(value) if isinstance(value, (int, float)) else None for value in _listed(told)]
 
 
 def _token_count(row: Row, number: int) -> int:
-    told = _listed(row.get("token_logprobs"))
-    own = told[number] if number < len(told) else None
+    logprobs = _listed(row.get("token_logprobs"))
+    own = logprobs[number] if number < len(logprobs) else None
     return len(own) if own is not None else 0
 
 
@@ -219,13 +226,13 @@ def _asked_texts(row: Row) -> list[tuple[str, str]]:
 
     A finished run's rows have null for a context, or a whole text, that is the prompt.
     """
-    found = []
-    for told in _listed(row.get("arguments")):
-        asked: Any = json.loads(told) if isinstance(told, str) else []
-        texts = [row.get("prompt") if one is None else one for one in asked]
-        known = [one if isinstance(one, str) else "" for one in texts]
-        found.append((known[0] if len(known) > 1 else "", known[-1] if known else ""))
-    return found
+    pairs = []
+    for arguments in _listed(row.get("arguments")):
+        asked: Any = json.loads(arguments) if isinstance(arguments, str) else []
+        texts = [row.get("prompt") if argument is None else argument for argument in asked]
+        known = [text if isinstance(text, str) else "" for text in texts]
+        pairs.append((known[0] if len(known) > 1 else "", known[-1] if known else ""))
+    return pairs
 
 
 def _broken_scores(
@@ -236,23 +243,23 @@ def _broken_scores(
 ) -> Iterator[BrokenDocument]:
     """Documents whose score of a metric is not finite, or shows a broken one."""
     _, ours, theirs = np.intersect1d(base.doc_ids, candidate.doc_ids, return_indices=True)
-    values, others = base.values[ours], candidate.values[theirs]
+    values, candidate_values = base.values[ours], candidate.values[theirs]
     is_likelihood = base.aggregation in LOGLIKELIHOODS
-    suspect = ~np.isfinite(values) | ~np.isfinite(others)
+    suspect = ~np.isfinite(values) | ~np.isfinite(candidate_values)
     if is_likelihood:
-        suspect |= others < _NOTHING_BROKEN
-    for place in np.flatnonzero(suspect).tolist():
-        doc_id = int(base.doc_ids[ours[place]])
-        if base.doc_hashes[ours[place]] != candidate.doc_hashes[theirs[place]]:
+        suspect |= candidate_values < _NOTHING_BROKEN
+    for index in np.flatnonzero(suspect).tolist():
+        doc_id = int(base.doc_ids[ours[index]])
+        if base.doc_hashes[ours[index]] != candidate.doc_hashes[theirs[index]]:
             continue
-        one, other = float(values[place]), float(others[place])
+        base_value, candidate_value = float(values[index]), float(candidate_values[index])
         pair = rows.rows(doc_id)
-        if np.isfinite(one) and np.isfinite(other) and None not in pair:
+        if np.isfinite(base_value) and np.isfinite(candidate_value) and None not in pair:
             continue  # its answers were looked at
-        asked = _scored_text(one, other, pair, vocabulary)
+        asked = _scored_text(base_value, candidate_value, pair, vocabulary)
         metric = "" if is_likelihood else base.metric
         side: BrokenSide | None = asked.broken
-        if not np.isfinite(one) and np.isfinite(other):
+        if not np.isfinite(base_value) and np.isfinite(candidate_value):
             side = "base"
         if side is not None:
             yield BrokenDocument.of(base.task, doc_id, asked, side, metric=metric)
@@ -318,29 +325,29 @@ class BrokenAnswers:
     @property
     def named(self) -> tuple[TextFault, ...]:
         """Faults that every reader must see, the most frequent first."""
-        found = [
+        notable = [
             fault
             for fault, counts in self.faults.items()
             if max(counts) >= max(_NAMED * self.n, _FEWEST_NAMED)
             or fault in self.more
             or (fault == "error_text" and max(counts) >= _FEWEST_ERRORS)
         ]
-        return tuple(sorted(found, key=lambda fault: -max(self.faults[fault])))
+        return tuple(sorted(notable, key=lambda fault: -max(self.faults[fault])))
 
 
 def find_broken_answers(
     samples: tuple[Samples, Samples], tables: tuple[Tables, Tables]
 ) -> tuple[BrokenAnswers, ...]:
     """Look at the answers of both sides to each task that generates; only tasks with a fault."""
-    found = []
+    answers = []
     for task in samples[0]:
         if task in samples[1]:
             rows = (samples[0][task].samples, samples[1][task].samples)
-            of_task = ([one for one in side if one.task == task] for side in tables)
+            of_task = ([table for table in side if table.task == task] for side in tables)
             broken = _look(task, rows, (next(of_task), next(of_task)))
             if broken is not None and (broken.faults or broken.goes_on):
-                found.append(broken)
-    return tuple(found)
+                answers.append(broken)
+    return tuple(answers)
 
 
 def name_broken_answers(
@@ -352,22 +359,22 @@ def name_broken_answers(
         unanswered: tasks of which it is said elsewhere that no answer is found, or none is
             there: empty ones are among these.
     """
-    found = [
+    ranked = [
         (max(of.faults[fault]) / of.n, _finding(of, fault))
         for of in broken
         for fault in of.named
         if fault != "empty" or of.task not in unanswered
     ]
-    found += [(of.goes_on / of.n, _goes_on(of)) for of in broken if of.goes_on]
-    findings = [one for _, one in sorted(found, key=lambda pair: -pair[0])]
-    more = findings[_MOST_FINDINGS:]
-    if not more:
+    ranked += [(of.goes_on / of.n, _goes_on(of)) for of in broken if of.goes_on]
+    findings = [finding for _, finding in sorted(ranked, key=lambda pair: -pair[0])]
+    tail = findings[_MOST_FINDINGS:]
+    if not tail:
         return tuple(findings)
-    tasks = tuple(dict.fromkeys(one.task for one in more))
+    tasks = tuple(dict.fromkeys(finding.task for finding in tail))
     noun = "task" if len(tasks) == 1 else "tasks"
     rest = Finding(
         kind="broken_answers",
-        text=f"answers of {len(tasks):,} {noun} (first: {tasks[0]}) have {len(more):,} more faults",
+        text=f"answers of {len(tasks):,} {noun} (first: {tasks[0]}) have {len(tail):,} more faults",
         values={"tasks": tasks},
     )
     return (*findings[:_MOST_FINDINGS], rest)
@@ -384,16 +391,21 @@ def fail_broken(
     Args:
         tables: of the base.
     """
-    by_task = {one.task: one for one in broken}
+    by_task = {answers.task: answers for answers in broken}
     of_base = {table.key: table for table in tables}
-    found = []
-    for one in compared:
-        told, table = one.comparison, of_base.get(one.comparison.key)
-        of = by_task.get(told.task)
-        if of is not None and table is not None and not table.figure and told.outcome != "failed":
-            one = _failed(one, of, of.lost_in_full if _right(table) is not None else of.lost)
-        found.append(one)
-    return tuple(found)
+    judged = []
+    for metric in compared:
+        comparison, table = metric.comparison, of_base.get(metric.comparison.key)
+        of = by_task.get(comparison.task)
+        if (
+            of is not None
+            and table is not None
+            and not table.figure
+            and comparison.outcome != "failed"
+        ):
+            metric = _failed(metric, of, of.lost_in_full if _right(table) is not None else of.lost)
+        judged.append(metric)
+    return tuple(judged)
 
 
 def _failed(one: MetricComparison, of: BrokenAnswers, lost: tuple[int, int]) -> MetricComparison:
@@ -403,7 +415,7 @@ def _failed(one: MetricComparison, of: BrokenAnswers, lost: tuple[int, int]) -> 
     side = 0 if base else 1
     fault = max(of.faults, key=lambda fault: of.faults[fault][side] * FAULTS[fault].is_lost)
     kind = FAULTS[fault]
-    others = " or broken otherwise" if of.faults[fault][side] < lost[side] else ""
+    suffix = " or broken otherwise" if of.faults[fault][side] < lost[side] else ""
     if base and candidate:
         whose = f"of both models, {_count(of, lost[0])} and {_count(of, lost[1])} answers"
         means = "there is nothing to compare"
@@ -412,7 +424,7 @@ def _failed(one: MetricComparison, of: BrokenAnswers, lost: tuple[int, int]) -> 
     else:
         whose = f"of the candidate, {_count(of, lost[1])} answers"
         means = "its score says nothing about it, and no loss is shown"
-    reason = f"{whose} {kind.text}{others}: {means}; {kind.advice}"
+    reason = f"{whose} {kind.text}{suffix}: {means}; {kind.advice}"
     return (
         fail_without_numbers(one.comparison, reason)
         if base
@@ -435,11 +447,11 @@ def _finding(of: BrokenAnswers, fault: TextFault) -> Finding:
     advice = LOST_END if fault == "cut" and candidate > 2 * base else kind.advice
     looked = f" that were looked at (of {of.total:,})" if of.n < of.total else ""
     if not base or not candidate:
-        role, other, count = (
+        role, other_role, count = (
             ("base", "candidate", base) if base else ("candidate", "base", candidate)
         )
         whose = f"{_count(of, count)} answers of the {role}{looked}"
-        means = f"none of the {other}'s"
+        means = f"none of the {other_role}'s"
     else:
         whose = f"{_count(of, base)} answers of the base and {candidate:,} of the candidate{looked}"
         means = "their scores say little" if kind.is_lost else "read some of them"
@@ -483,16 +495,18 @@ def _look(
     targets = [str(row.get("target") or "") for row in asked]
     may_be_cut = _stops_by_itself(asked[0].get("arguments"))
     right = [_right_documents(of_side, [doc for doc, _, _ in pairs]) for of_side in tables]
-    answers = ([one for _, one, _ in pairs], [other for _, _, other in pairs])
-    found: dict[int, TextFault | None] = {}
+    answers = ([base for _, base, _ in pairs], [candidate for _, _, candidate in pairs])
+    previous: dict[int, TextFault | None] = {}
     sides = []
     for of_side, own_right in zip(answers, right, strict=True):
         # Most of the candidate's texts are the base's.
         single = [
-            _fault(of, prompt, target) if at not in found or of != answers[0][at] else found[at]
+            _fault(of, prompt, target)
+            if at not in previous or of != answers[0][at]
+            else previous[at]
             for at, (of, prompt, target) in enumerate(zip(of_side, prompts, targets, strict=True))
         ]
-        found = dict(enumerate(single))
+        previous = dict(enumerate(single))
         sides.append(_with_shared(single, of_side, prompts, targets, own_right, may_be_cut))
     named = [
         _without_right(of_side, right[number], "named") for number, of_side in enumerate(sides)
@@ -568,9 +582,9 @@ def _examples(fault: TextFault, pairs: Pairs, sides: Sequence[Faults]) -> Iterat
 
 def _fault(of: DocumentAnswers, prompt: str, target: str) -> TextFault | None:
     """What is wrong with at least half of a document's answers."""
-    found = Counter(find_fault(one, prompt, target) for one in of.written)
-    fault, times = found.most_common(1)[0]
-    return fault if 2 * times >= found.total() else None
+    counts = Counter(find_fault(text, prompt, target) for text in of.written)
+    fault, times = counts.most_common(1)[0]
+    return fault if 2 * times >= counts.total() else None
 
 
 def _with_shared(
@@ -582,7 +596,7 @@ def _with_shared(
     may_be_cut: bool,
 ) -> Faults:
     """With what is wrong only beside the texts of other documents."""
-    found = [*single]
+    faults = [*single]
     texts = [of.texts[0] for of in answers]
     by_all: list[tuple[TextFault, list[bool]]] = [
         ("empty", find_written_nulls(texts, targets)),
@@ -593,9 +607,9 @@ def _with_shared(
         by_all.append(("cut", _cut(answers, texts, [*prompts, *targets], right)))
     for fault, flags in by_all:
         for at, flag in enumerate(flags):
-            if flag and (found[at] is None or fault == "error_text"):
-                found[at] = fault
-    return found
+            if flag and (faults[at] is None or fault == "error_text"):
+                faults[at] = fault
+    return faults
 
 
 def _cut(
@@ -606,7 +620,9 @@ def _cut(
 ) -> list[bool]:
     """Which are cut and not right, as a server says or by a part of a word at the end."""
     words = find_cut_words(texts, others)
-    ended = [one.known.ended[0] if one.known and one.known.ended else "" for one in answers]
+    ended = [
+        answer.known.ended[0] if answer.known and answer.known.ended else "" for answer in answers
+    ]
     return [
         (why == "length" or (not why and word)) and not (right is not None and right[at])
         for at, (why, word) in enumerate(zip(ended, words, strict=True))
@@ -655,12 +671,15 @@ def _lost(faults: Faults, right: Sequence[bool] | None, cut_too: bool) -> int:
 
 def _is_more(fault: TextFault, base: Faults, candidate: Faults) -> bool:
     """Whether the candidate has a fault more often, by an exact test of the documents' signs."""
-    pairs = [(one == fault, other == fault) for one, other in zip(base, candidate, strict=True)]
-    gained = sum(other and not one for one, other in pairs)
-    lost = sum(one and not other for one, other in pairs)
+    pairs = [
+        (base_fault == fault, candidate_fault == fault)
+        for base_fault, candidate_fault in zip(base, candidate, strict=True)
+    ]
+    gained = sum(in_candidate and not in_base for in_base, in_candidate in pairs)
+    lost = sum(in_base and not in_candidate for in_base, in_candidate in pairs)
     if gained < _FEWEST or gained <= lost:
         return False
-    return mcnemar_exact(gained, lost) <= _CHANCE or not any(one for one, _ in pairs)
+    return mcnemar_exact(gained, lost) <= _CHANCE or not any(in_base for in_base, _ in pairs)
 
 
 _GOING_ON, _PAST_END = 0.2, 20
@@ -677,7 +696,7 @@ def _goes_past(base: DocumentAnswers, candidate: DocumentAnswers) -> bool:
     if not ours or len(theirs) < len(ours) + _PAST_END or not theirs.startswith(ours):
         return False
     ended = [
-        one.known.ended[0] if one.known and one.known.ended else "" for one in (base, candidate)
+        side.known.ended[0] if side.known and side.known.ended else "" for side in (base, candidate)
     ]
     rest = theirs[len(ours) :]
     if all(ended):

@@ -76,19 +76,19 @@ def account_for_dependence(
     candidates = {task: _candidate_fields(fields.get(task)) for task in {c.task for c, _ in parts}}
     tests = sum(1 + (0 if part.clusters else len(candidates[c.task])) for c, part in parts)
     again: dict[Key, MetricComparison] = {}
-    found = []
+    dependent = []
     for comparison, part in parts:
-        one = _look(comparison, part, candidates[comparison.task], LEVEL / tests)
-        if one is None:
+        documents = _look(comparison, part, candidates[comparison.task], LEVEL / tests)
+        if documents is None:
             continue
-        wider = compare_again(comparison.key, one.labels, one.field, _said(one))
+        wider = compare_again(comparison.key, documents.labels, documents.field, _said(documents))
         stands = _is_really_worse(comparison) and not _is_really_worse(wider.comparison)
-        if stands and _is_one_loss(one, part):
-            one = replace(one, is_one_loss=True)
+        if stands and _is_one_loss(documents, part):
+            documents = replace(documents, is_one_loss=True)
         else:
             again[comparison.key] = wider
-        found.append(one)
-    return tuple(again.get(one.comparison.key, one) for one in compared), tuple(found)
+        dependent.append(documents)
+    return tuple(again.get(metric.comparison.key, metric) for metric in compared), tuple(dependent)
 
 
 def find_dependent_documents(found: Sequence[DependentDocuments]) -> tuple[Finding, ...]:
@@ -98,8 +98,8 @@ def find_dependent_documents(found: Sequence[DependentDocuments]) -> tuple[Findi
     with the strongest dependence and counts the others.
     """
     alike: dict[tuple[str, bool], list[DependentDocuments]] = {}
-    for one in found:
-        alike.setdefault((one.field, one.is_one_loss), []).append(one)
+    for documents in found:
+        alike.setdefault((documents.field, documents.is_one_loss), []).append(documents)
     return tuple(_finding(of_field) for of_field in alike.values())
 
 
@@ -110,20 +110,24 @@ def find_unseen_dependence(compared: Sequence[MetricComparison]) -> tuple[Findin
     with the standard error that neighbours alike as in AR(0.6) have.
     """
     few = [
-        (count, one.comparison)
-        for one in compared
-        if _is_really_worse(one.comparison)
-        and _would_be_chance(one.comparison)
-        and 0 < (count := one.comparison.clusters or one.comparison.n_used) < FEWEST
+        (count, metric.comparison)
+        for metric in compared
+        if _is_really_worse(metric.comparison)
+        and _would_be_chance(metric.comparison)
+        and 0 < (count := metric.comparison.clusters or metric.comparison.n_used) < FEWEST
     ]
     if not few:
         return ()
-    count, fewest = min(few, key=lambda one: one[0])
+    count, fewest = min(few, key=lambda counted: counted[0])
     unit = "clusters" if fewest.clusters else "documents"
     text = f"{count} {unit} are too few to see whether neighbours drift alike; where they do, "
     text += "interval and p promise too much"
-    more = len(few) - 1
-    text += f" ({more} more {'metric' if more == 1 else 'metrics'} alike)" if more else ""
+    remaining = len(few) - 1
+    text += (
+        f" ({remaining} more {'metric' if remaining == 1 else 'metrics'} alike)"
+        if remaining
+        else ""
+    )
     return (
         Finding(
             kind="dependence_unknown",
@@ -164,21 +168,21 @@ def _said(one: DependentDocuments) -> str:
 
 
 def _parts(compared: Sequence[MetricComparison]) -> Iterator[tuple[Comparison, TaskContributions]]:
-    for one in compared:
-        stopping = one.comparison.stopping
+    for metric in compared:
+        stopping = metric.comparison.stopping
         early = stopping is not None and stopping.early  # in a random order, and some left out
-        if one.contributions is None or early or one.comparison.bit_identical:
+        if metric.contributions is None or early or metric.comparison.bit_identical:
             continue
-        for part in one.contributions.parts:
+        for part in metric.contributions.parts:
             if part.values.shape[0] >= FEWEST and np.any(part.values):
-                yield one.comparison, part
+                yield metric.comparison, part
 
 
 def _candidate_fields(fields: DocumentFields | None) -> dict[str, Mapping[int, str]]:
     """Fields that every document has and several share, each partition of the documents once."""
     if fields is None:
         return {}
-    found: dict[tuple[int, ...], tuple[str, Mapping[int, str]]] = {}
+    partitions: dict[tuple[int, ...], tuple[str, Mapping[int, str]]] = {}
     for name, labels in fields.labels.items():
         count = fields.count(name)
         most = (1.0 - _FEWEST_PAIRED) * fields.n
@@ -188,8 +192,8 @@ def _candidate_fields(fields: DocumentFields | None) -> dict[str, Mapping[int, s
         partition = tuple(
             numbers.setdefault(labels[doc_id], len(numbers)) for doc_id in sorted(labels)
         )
-        found.setdefault(partition, (name, labels))
-    return dict(found.values())
+        partitions.setdefault(partition, (name, labels))
+    return dict(partitions.values())
 
 
 def _look(
@@ -207,15 +211,15 @@ def _look(
         doc_ids = part.doc_ids.tolist()
         if any(doc_id not in labels for doc_id in doc_ids):
             continue
-        found = group_dependence(
+        dependence = group_dependence(
             part.residuals, [labels[doc_id] for doc_id in doc_ids], level=level
         )
-        if found is None or found.design_effect < _WORTH_SAYING:
+        if dependence is None or dependence.design_effect < _WORTH_SAYING:
             continue
-        if best is None or found.design_effect > best.dependence.design_effect:
+        if best is None or dependence.design_effect > best.dependence.design_effect:
             best = DependentDocuments(
                 comparison=comparison,
-                dependence=found,
+                dependence=dependence,
                 field=name,
                 labels={doc_id: labels[doc_id] for doc_id in doc_ids},
             )
@@ -246,14 +250,18 @@ def _units_in_order(part: TaskContributions) -> NDArray[np.int64]:
 
 def _finding(found: Sequence[DependentDocuments]) -> Finding:
     """One finding of all metrics whose documents share one field, or none that is known."""
-    worst = max(found, key=lambda one: one.dependence.design_effect)
+    worst = max(found, key=lambda documents: documents.dependence.design_effect)
     dependence, comparison = worst.dependence, worst.comparison
     unit = "clusters" if comparison.clusters else "documents"
-    more = len(found) - 1
-    others = f" ({more} more {'metric' if more == 1 else 'metrics'} alike)" if more else ""
+    remaining = len(found) - 1
+    suffix = (
+        f" ({remaining} more {'metric' if remaining == 1 else 'metrics'} alike)"
+        if remaining
+        else ""
+    )
     counts = (
         f"drift alike: {dependence.n:,} count like about "
-        f"{max(round(dependence.effective_n), 1):,}{others}"
+        f"{max(round(dependence.effective_n), 1):,}{suffix}"
     )
     who = f"documents with the same {worst.field}" if worst.field else f"neighbouring {unit}"
     if worst.is_one_loss:
@@ -280,8 +288,8 @@ def _finding(found: Sequence[DependentDocuments]) -> Finding:
             "window": dependence.window,
             "taken_together": not worst.is_one_loss,
             "metrics": tuple(
-                f"{one.comparison.task} {one.comparison.filter} {one.comparison.metric}"
-                for one in found
+                f"{entry.comparison.task} {entry.comparison.filter} {entry.comparison.metric}"
+                for entry in found
             ),
         },
     )

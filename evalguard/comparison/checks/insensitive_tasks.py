@@ -46,16 +46,16 @@ def find_insensitive_tasks(
         rows: the base's documents by task, as stored; a task without any is judged by its metrics.
         vocabulary: tokens that it chooses from; 0 where unknown.
     """
-    found = []
+    insensitive = []
     for of in comparisons:
         # a group says what its tasks say; where a drift was seen, it can be seen
         if of.outcome in _QUIET and of.base is not None and not of.subtasks:
-            one = _judge(of, of.base, rows.get(of.task, ()), vocabulary)
-            found += [] if one is None else [one]
-    if not found:
+            judgement = _judge(of, of.base, rows.get(of.task, ()), vocabulary)
+            insensitive += [] if judgement is None else [judgement]
+    if not insensitive:
         return ()
-    if len(found) == 1:
-        (only,) = found
+    if len(insensitive) == 1:
+        (only,) = insensitive
         task, filter_, metric = only.comparison.key
         return (
             Finding(
@@ -63,10 +63,13 @@ def find_insensitive_tasks(
                 values=only.values,
             ),
         )  # fmt: skip
-    named = [f"{one.comparison.task} {one.comparison.metric} ({one.short})" for one in found]
-    shown, more = ", ".join(named[:_MOST_NAMED]), len(named) - _MOST_NAMED
-    rest = f" and {more} more metric{'' if more == 1 else 's'}" if more > 0 else ""
-    keys = tuple("/".join(one.comparison.key) for one in found)
+    named = [
+        f"{judgement.comparison.task} {judgement.comparison.metric} ({judgement.short})"
+        for judgement in insensitive
+    ]
+    shown, remaining = ", ".join(named[:_MOST_NAMED]), len(named) - _MOST_NAMED
+    rest = f" and {remaining} more metric{'' if remaining == 1 else 's'}" if remaining > 0 else ""
+    keys = tuple("/".join(judgement.comparison.key) for judgement in insensitive)
     return (
         Finding(
             kind="task_shows_little",
@@ -84,8 +87,8 @@ def _judge(of: Comparison, base: float, rows: Rows, vocabulary: int) -> _Insensi
     if of.flips is None:
         if base != 0.0 or of.candidate != 0.0:
             return None
-        said = "both models score 0 in all documents: nothing can be lost"
-        return _Insensitive(comparison=of, text=said, short="0 everywhere", values={"base": 0.0})
+        text = "both models score 0 in all documents: nothing can be lost"
+        return _Insensitive(comparison=of, text=text, short="0 everywhere", values={"base": 0.0})
     return _judge_answers(of, base, rows)
 
 
@@ -97,27 +100,27 @@ def _judge_answers(of: Comparison, base: float, rows: Rows) -> _Insensitive | No
         return _judge_figure(of, right, values)
     share = f"{100 * base:.3g}%"
     if base == 1.0 and of.candidate == 1.0:
-        said = f"both models answer all {format_count(n)} rightly: so easy a task shows little"
-        return _Insensitive(comparison=of, text=said, short="100%", values=values)
+        text = f"both models answer all {format_count(n)} rightly: so easy a task shows little"
+        return _Insensitive(comparison=of, text=text, short="100%", values=values)
     if chance > 0.0:
         error = math.sqrt(chance * (1.0 - chance) / n)
         if base >= chance + max(_STANDARD_ERRORS * error, _LEAST_SKILL * (1.0 - chance)):
             return None
         guess = f"{100 * chance:.3g}%"
-        said = (
+        text = (
             f"the base answers {share} rightly where a guess gives {guess}: a loss could hardly "
             "show"
         )
         short = f"{share}, a guess {guess}"
-        return _Insensitive(comparison=of, text=said, short=short, values=values)
+        return _Insensitive(comparison=of, text=text, short=short, values=values)
     if right >= _FEWEST_RIGHT:
         return None
     number = "none" if right == 0 else f"only {right}"
-    said = f"the base answers {number} of {format_count(n)} rightly: " + (
+    text = f"the base answers {number} of {format_count(n)} rightly: " + (
         "nothing can be lost" if right == 0 else "a loss of all could be chance"
     )
     return _Insensitive(
-        comparison=of, text=said, short=f"{number} of {format_count(n)} right", values=values
+        comparison=of, text=text, short=f"{number} of {format_count(n)} right", values=values
     )
 
 
@@ -128,8 +131,8 @@ def _judge_figure(
     if right >= _FEWEST_RIGHT:
         return None
     number = f"{right or 'none'} of {format_count(of.n_used)}"
-    said = f"of the base's answers {number} count for {of.metric}: a loss could hardly show"
-    return _Insensitive(comparison=of, text=said, short=number, values=values)
+    text = f"of the base's answers {number} count for {of.metric}: a loss could hardly show"
+    return _Insensitive(comparison=of, text=text, short=number, values=values)
 
 
 def _chance(metric: str, rows: Rows) -> float:
@@ -145,7 +148,9 @@ def _options(asked: Value, scored: Value) -> int:
     """How many options a document is answered from; 1 where its text is generated or given."""
     if not isinstance(asked, Sequence) or not isinstance(scored, Sequence):
         return 0
-    return len({str(one) for one, of in zip(asked, scored, strict=False) if of is not None}) or 1
+    return (
+        len({str(option) for option, of in zip(asked, scored, strict=False) if of is not None}) or 1
+    )
 
 
 def _judge_perplexity(
@@ -164,15 +169,17 @@ def _judge_perplexity(
     short = f"{_number(base)}"
     if beyond:
         short += f", {mean:.3g} nats a token, a guess {math.log(vocabulary):.3g}"
-    said = f"the base hardly knows these texts ({short}): a loss could hardly show"
-    return _Insensitive(comparison=of, text=said, short=short, values=values)
+    text = f"the base hardly knows these texts ({short}): a loss could hardly show"
+    return _Insensitive(comparison=of, text=text, short=short, values=values)
 
 
 def _token_logprobs(rows: Rows) -> Iterator[float]:
-    for told in column_of(rows, "token_logprobs"):
-        for of in told if isinstance(told, Sequence) and not isinstance(told, str) else ():
+    for logprobs in column_of(rows, "token_logprobs"):
+        for of in (
+            logprobs if isinstance(logprobs, Sequence) and not isinstance(logprobs, str) else ()
+        ):
             if isinstance(of, Sequence) and not isinstance(of, str):
-                yield from (float(one) for one in of if isinstance(one, (int, float)))
+                yield from (float(value) for value in of if isinstance(value, (int, float)))
 
 
 def _number(value: float) -> str:

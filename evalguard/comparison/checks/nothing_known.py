@@ -53,16 +53,20 @@ def doubt_equal_answers(
         for table in tables
         if table.aggregation == "mean" and table.n and np.isfinite(table.values).all()
     }
-    found = []
-    for one in compared:
-        told = one.comparison
-        if told.bit_identical:
-            task = told.task
+    judged = []
+    for metric in compared:
+        comparison = metric.comparison
+        if comparison.bit_identical:
+            task = comparison.task
             if task not in differ:
                 differ[task] = models_differ(task, sides, compared)
-            one = judge_equal_answers(one, spreads.get(told.key, 0.0)) if differ[task] else one
-        found.append(one)
-    return tuple(found)
+            metric = (
+                judge_equal_answers(metric, spreads.get(comparison.key, 0.0))
+                if differ[task]
+                else metric
+            )
+        judged.append(metric)
+    return tuple(judged)
 
 
 def models_differ(
@@ -74,8 +78,8 @@ def models_differ(
     not: by being bit-identical, too.
     """
     if not all(task in side.samples for side in sides):
-        others = [one.comparison for one in compared if one.comparison.task == task]
-        return not any(c.bit_identical and c.flips is None for c in others)
+        comparisons = [metric.comparison for metric in compared if metric.comparison.task == task]
+        return not any(c.bit_identical and c.flips is None for c in comparisons)
     base, candidate = (side.samples[task].samples for side in sides)
     texts, asked = (pair_columns(base, candidate, name) for name in ("text", "arguments"))
     return (
@@ -131,9 +135,9 @@ def fail_unknown(
         tables: of the base, and of the candidate.
     """
     base, candidate = sides
-    found = _fail_one_model(fail_broken(compared, broken, base.tables), base, candidate)
-    found = _fail_rescored(tuple(found), sides, tables)
-    return tuple(_fail_silent(tuple(_with_lost(tuple(found), base, candidate)), gate))
+    checked = _fail_one_model(fail_broken(compared, broken, base.tables), base, candidate)
+    checked = _fail_rescored(tuple(checked), sides, tables)
+    return tuple(_fail_silent(tuple(_with_lost(tuple(checked), base, candidate)), gate))
 
 
 def fail_at_zero(
@@ -144,23 +148,23 @@ def fail_at_zero(
     Nothing can be lost there, so that nothing was measured, unless the two models answer alike.
     One such metric beside others that can show a loss is a finding only.
     """
-    of_all = [one.comparison for one in compared]
+    of_all = [metric.comparison for metric in compared]
     gated = set(gate.judge(of_all).gated)
-    told = [one for one in of_all if one.key in gated]
-    if gate.limits or not told or not all(map(_is_zero, told)):
+    judged = [comparison for comparison in of_all if comparison.key in gated]
+    if gate.limits or not judged or not all(map(_is_zero, judged)):
         return tuple(compared)
-    asked = {one.task for one in told}
+    asked = {comparison.task for comparison in judged}
     differing = {task for task in asked if models_differ(task, sides, compared)}
     return tuple(
         fail_without_numbers(
-            one.comparison,
-            f"both models score 0 in all {one.comparison.n:,} documents and answer otherwise: "
+            metric.comparison,
+            f"both models score 0 in all {metric.comparison.n:,} documents and answer otherwise: "
             "nothing could be lost, so that nothing was measured (take a task at which the base "
             "scores)",
         )
-        if one.comparison.key in gated and one.comparison.task in differing
-        else one
-        for one in compared
+        if metric.comparison.key in gated and metric.comparison.task in differing
+        else metric
+        for metric in compared
     )
 
 
@@ -178,22 +182,24 @@ def fail_other_calls(
     differ of any two models; so do calls that are drawn.
     """
     scored = {
-        one.comparison.task
-        for one in compared
-        if not is_figure(one.comparison.filter, one.comparison.metric)
-        or one.comparison.metric in (OF_CALLS, OF_ANSWERS)
+        metric.comparison.task
+        for metric in compared
+        if not is_figure(metric.comparison.filter, metric.comparison.metric)
+        or metric.comparison.metric in (OF_CALLS, OF_ANSWERS)
     }
-    for one in generations:
-        whole = one.whole
-        if whole is None or whole.drawn or one.task in scored or not whole.calling:
+    for generation in generations:
+        whole = generation.whole
+        if whole is None or whole.drawn or generation.task in scored or not whole.calling:
             continue
-        many = 2 * whole.calling >= one.n or whole.calling >= _ENOUGH_CALLING
+        many = 2 * whole.calling >= generation.n or whole.calling >= _ENOUGH_CALLING
         if many and whole.same_calls <= _FEW_CALLS * whole.calling:
             reason = (
                 f"{whole.same_calls:,} of {whole.calling:,} calls are the base's, and nothing says "
                 "which are right"
             )
-            failed = failed_comparison((one.task, WHOLE_TEXT, OF_CALLS), reason, n=one.n)
+            failed = failed_comparison(
+                (generation.task, WHOLE_TEXT, OF_CALLS), reason, n=generation.n
+            )
             yield MetricComparison(comparison=failed)
 
 
@@ -209,16 +215,16 @@ def find_silent_candidates(
     Args:
         tables: of the base, and of the candidate.
     """
-    worse = {one.key for one in comparisons if one.outcome == "regressed"}
+    worse = {comparison.key for comparison in comparisons if comparison.outcome == "regressed"}
     ours, theirs = ({table.key: table for table in of_side} for of_side in tables)
-    found: dict[tuple[str, str], Finding] = {}
+    findings: dict[tuple[str, str], Finding] = {}
     for key, table in theirs.items():
         silent = table.uninformative
         if key not in worse or key not in ours or silent is None:
             continue
         if ours[key].uninformative is not None or silent.kind not in _TOLD_AS_FINDINGS:
             continue
-        found.setdefault(
+        findings.setdefault(
             (table.task, silent.kind),
             Finding(
                 kind="says_nothing",
@@ -228,7 +234,7 @@ def find_silent_candidates(
                 quotes=quote_side(silent, "candidate"),
             ),
         )
-    return tuple(found.values())
+    return tuple(findings.values())
 
 
 def _is_zero(c: Comparison) -> bool:
@@ -247,10 +253,10 @@ def _fail_one_model(
             for task, of in base.samples.items()
             if task in candidate.samples
         }
-    for one in compared:
-        reason = reasons.get(one.comparison.task, "")
-        failed = one.comparison.outcome == "failed"
-        yield fail_without_numbers(one.comparison, reason) if reason and not failed else one
+    for metric in compared:
+        reason = reasons.get(metric.comparison.task, "")
+        failed = metric.comparison.outcome == "failed"
+        yield fail_without_numbers(metric.comparison, reason) if reason and not failed else metric
 
 
 def _with_lost(
@@ -259,13 +265,15 @@ def _with_lost(
     """Say of metrics that one side lacks where its documents are; add those of which none are."""
     lost = {**base.lost, **candidate.lost}
     reasons = {task: reason for (task, _, _), reason in lost.items()}
-    for one in compared:
-        reason, told = reasons.get(one.comparison.task, ""), one.comparison
-        if reason and told.outcome == "failed":
-            yield replace(one, comparison=replace(told, reason=f"{told.reason}; {reason}"))
+    for metric in compared:
+        reason, comparison = reasons.get(metric.comparison.task, ""), metric.comparison
+        if reason and comparison.outcome == "failed":
+            yield replace(
+                metric, comparison=replace(comparison, reason=f"{comparison.reason}; {reason}")
+            )
         else:
-            yield one
-    known = {one.comparison.task for one in compared}
+            yield metric
+    known = {metric.comparison.task for metric in compared}
     for key, reason in lost.items():
         if key[0] not in known:
             yield MetricComparison(comparison=failed_comparison(key, reason))
@@ -276,25 +284,25 @@ def _fail_rescored(
 ) -> Iterator[MetricComparison]:
     """Fail metrics by which the same answer to the same document has two scores."""
     ours, theirs = ({table.key: table for table in of_side} for of_side in tables)
-    for one in compared:
-        key, reason = one.comparison.key, ""
-        if one.comparison.outcome != "failed" and key in ours and key in theirs:
+    for metric in compared:
+        key, reason = metric.comparison.key, ""
+        if metric.comparison.outcome != "failed" and key in ours and key in theirs:
             reason = explain_other_scores((ours[key], theirs[key]), sides)
-        yield fail_without_numbers(one.comparison, reason) if reason else one
+        yield fail_without_numbers(metric.comparison, reason) if reason else metric
 
 
 def _fail_silent(compared: Compared, gate: Gate) -> Iterator[MetricComparison]:
-    if not any(one.unless_regressed for one in compared):
+    if not any(metric.unless_regressed for metric in compared):
         yield from compared
         return
-    comparisons = [one.comparison for one in compared]
+    comparisons = [metric.comparison for metric in compared]
     judged = gate.judge(comparisons)
     outcomes = {c.key: c.outcome for c in gate.with_outcomes(comparisons, judged)}
     unshown = {*judged.undecided, *(key for key, of in outcomes.items() if of != "regressed")}
-    for one in compared:
-        told = one.comparison
-        if one.unless_regressed and told.key in unshown and told.outcome != "failed":
-            reason, quotes = one.unless_regressed.reason, one.unless_regressed.quotes
-            yield fail_without_numbers(told, reason, quotes)
+    for metric in compared:
+        comparison = metric.comparison
+        if metric.unless_regressed and comparison.key in unshown and comparison.outcome != "failed":
+            reason, quotes = metric.unless_regressed.reason, metric.unless_regressed.quotes
+            yield fail_without_numbers(comparison, reason, quotes)
         else:
-            yield one
+            yield metric

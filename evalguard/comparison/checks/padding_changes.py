@@ -23,24 +23,33 @@ def find_padding_changes(
     Args:
         names: of base and candidate.
     """
-    one, two = (None if side is None else side.padding for side in (base, candidate))
-    if candidate is not None and two is not None and two.matters and one is None:
-        told = f"of {names[0]} that is not known"
+    base_padding, candidate_padding = (
+        None if side is None else side.padding for side in (base, candidate)
+    )
+    if (
+        candidate is not None
+        and candidate_padding is not None
+        and candidate_padding.matters
+        and base_padding is None
+    ):
+        reason = f"of {names[0]} that is not known"
         return (
-            () if two.keeps_state else (_padding_finding("candidate", names[1], candidate, told),)
+            ()
+            if candidate_padding.keeps_state
+            else (_padding_finding("candidate", names[1], candidate, reason),)
         )
-    if one is None or two is None or base is None or candidate is None:
+    if base_padding is None or candidate_padding is None or base is None or candidate is None:
         return ()
-    found = []
-    for role, name, own, other_name, other in (
-        ("candidate", names[1], candidate, names[0], one),
-        ("base", names[0], base, names[1], two),
+    findings = []
+    for role, name, own, other_name, other_padding in (
+        ("candidate", names[1], candidate, names[0], base_padding),
+        ("base", names[0], base, names[1], candidate_padding),
     ):
         assert own.padding is not None
-        alone = not own.padding.size <= max(own.padding.limit, _TIMES_OTHER * other.size)
+        alone = not own.padding.size <= max(own.padding.limit, _TIMES_OTHER * other_padding.size)
         if own.padding.matters and alone:
-            found.append(_padding_finding(role, name, own, f"not {other_name}'s", other))
-    return tuple(found)
+            findings.append(_padding_finding(role, name, own, f"not {other_name}'s", other_padding))
+    return tuple(findings)
 
 
 def _padding_finding(

@@ -106,10 +106,12 @@ def list_side_differences(
     base, candidate = models
     if base is None or candidate is None:
         return ()
-    found = [*compare_models(base, candidate), *_declared(models, declared)]
-    parts = list(dict.fromkeys(one.part for one in found))  # what belongs together is said so
-    found.sort(key=lambda one: parts.index(one.part))
-    return (*found, *_settings(sides, found))
+    differences = [*compare_models(base, candidate), *_declared(models, declared)]
+    parts = list(
+        dict.fromkeys(difference.part for difference in differences)
+    )  # what belongs together is said so
+    differences.sort(key=lambda difference: parts.index(difference.part))
+    return (*differences, *_settings(sides, differences))
 
 
 def find_side_differences(found: Sequence[SideDifference]) -> tuple[Finding, ...]:
@@ -117,30 +119,34 @@ def find_side_differences(found: Sequence[SideDifference]) -> tuple[Finding, ...
     if not found:
         return ()
     values: dict[str, FindingValue] = {
-        f"{one.part}.{one.path}": (_held(one.base), _held(one.candidate)) for one in found
+        f"{difference.part}.{difference.path}": (
+            _held(difference.base),
+            _held(difference.candidate),
+        )
+        for difference in found
     }
     return (Finding(kind="sides_differ", text=_sentence(found), values=values),)
 
 
 def compare_models(base: ModelDescription, candidate: ModelDescription) -> Iterator[SideDifference]:
     """Give what two models hold otherwise, beside their weights, the weightiest first."""
-    sections = [_sections(one) for one in (base, candidate)]
+    sections = [_sections(model) for model in (base, candidate)]
     if all(sections):
-        yield from _configs(*(one["config"] for one in sections))
+        yield from _configs(*(section["config"] for section in sections))
         yield from _generation(*sections)
     if base.dtype and candidate.dtype and base.dtype != candidate.dtype:
         yield _difference("configs", "dtype", base.dtype, candidate.dtype)
     if all(sections):
-        yield from _tokenizers(*(one["tokenizer"] for one in sections))
-        yield from _code(*(one["code"] for one in sections))
+        yield from _tokenizers(*(section["tokenizer"] for section in sections))
+        yield from _code(*(section["code"] for section in sections))
     if base.model_type and base.model_type != candidate.model_type:
         yield _difference("code", "model type", base.model_type, candidate.model_type)
     yield from _packages(base.environment, candidate.environment)
 
 
 def _sections(description: ModelDescription) -> Mapping[str, Mapping[str, Value]]:
-    told = description.configuration
-    return {name: of for name, of in told.items() if isinstance(of, Mapping)}
+    configuration = description.configuration
+    return {name: of for name, of in configuration.items() if isinstance(of, Mapping)}
 
 
 def _difference(part: str, path: str, base: Value, candidate: Value) -> SideDifference:
@@ -150,7 +156,7 @@ def _difference(part: str, path: str, base: Value, candidate: Value) -> SideDiff
 
 def _configs(base: Mapping[str, Value], candidate: Mapping[str, Value]) -> Iterator[SideDifference]:
     same_kind = base.get("model_type") == candidate.get("model_type")
-    found = [
+    differences = [
         _difference("configs", path, base.get(path), candidate.get(path))
         for path in dict.fromkeys((*base, *candidate))
         if path != "model_type"
@@ -159,8 +165,8 @@ def _configs(base: Mapping[str, Value], candidate: Mapping[str, Value]) -> Itera
     ]
     shared = {path.rpartition(".")[2] for path in base.keys() & candidate.keys()}
     if not same_kind:
-        found += _by_common_names(base, candidate, shared)
-    yield from sorted(found, key=_rank)
+        differences += _by_common_names(base, candidate, shared)
+    yield from sorted(differences, key=_rank)
 
 
 def _by_common_names(
@@ -168,15 +174,15 @@ def _by_common_names(
 ) -> list[SideDifference]:
     """What two architectures call otherwise and mean the same by, where they hold other values."""
     ours, theirs = (read_named_values(of, prefix="") for of in (base, candidate))
-    known = {one.name for one in ours if one.source.rpartition(".")[2] in shared}
-    return _differing([one for one in ours if one.name not in known], theirs)
+    known = {value.name for value in ours if value.source.rpartition(".")[2] in shared}
+    return _differing([value for value in ours if value.name not in known], theirs)
 
 
 def _differing(base: Sequence[HeldValue], candidate: Sequence[HeldValue]) -> list[SideDifference]:
     return [
-        _difference("configs", one.name, one.base, one.candidate)
-        for one in compare_hyperparameters(base, candidate)
-        if one.verdict == "differs" and one.name not in _SAID_ELSEWHERE
+        _difference("configs", delta.name, delta.base, delta.candidate)
+        for delta in compare_hyperparameters(base, candidate)
+        if delta.verdict == "differs" and delta.name not in _SAID_ELSEWHERE
     ]
 
 
@@ -208,26 +214,28 @@ def _same(one: Value, other: Value) -> bool:
 def _generation(
     base: Mapping[str, Mapping[str, Value]], candidate: Mapping[str, Mapping[str, Value]]
 ) -> Iterator[SideDifference]:
-    one, other = base["generation"], candidate["generation"]
-    for name in dict.fromkeys((*one, *other)):
+    ours, theirs = base["generation"], candidate["generation"]
+    for name in dict.fromkeys((*ours, *theirs)):
         as_config = [side["config"].get(name) for side in (base, candidate)]
-        if one.get(name) == other.get(name) or as_config == [one.get(name), other.get(name)]:
+        if ours.get(name) == theirs.get(name) or as_config == [ours.get(name), theirs.get(name)]:
             continue
-        yield _difference("configs", f"generation.{name}", one.get(name), other.get(name))
+        yield _difference("configs", f"generation.{name}", ours.get(name), theirs.get(name))
 
 
 def _tokenizers(
     base: Mapping[str, Value], candidate: Mapping[str, Value]
 ) -> Iterator[SideDifference]:
     for name in dict.fromkeys((*base, *candidate)):
-        one, other = base.get(name), candidate.get(name)
-        if one == other:
+        ours, theirs = base.get(name), candidate.get(name)
+        if ours == theirs:
             continue
-        said = ""
+        wording = ""
         if name in ("rules", "chat template"):
-            said = name if one and other else f"{name} on the {'base' if one else 'candidate'} only"
+            wording = (
+                name if ours and theirs else f"{name} on the {'base' if ours else 'candidate'} only"
+            )
         yield SideDifference(
-            part="tokenizer", path=name, name=name, base=one, candidate=other, said=said
+            part="tokenizer", path=name, name=name, base=ours, candidate=theirs, said=wording
         )
 
 
@@ -235,37 +243,39 @@ def _code(base: Mapping[str, Value], candidate: Mapping[str, Value]) -> Iterator
     remote = [bool(side.get("remote")) for side in (base, candidate)]
     if remote[0] != remote[1]:
         side, held = ("candidate", candidate) if remote[1] else ("base", base)
-        said = f"remote on the {side} ({held.get('class')})"
+        wording = f"remote on the {side} ({held.get('class')})"
     elif base.get("class") != candidate.get("class"):
-        said = ""
+        wording = ""
     elif base.get("digest") != candidate.get("digest"):
-        said = "remote, and not the same"
+        wording = "remote, and not the same"
     else:
         return
     # classes of transformers' own can be mistaken for each other; a port's own code is meant
     path = "remote_class" if remote[1] else "remote_base_class" if remote[0] else "class"
     yield SideDifference(
         part="code", path=path, name="class", base=base.get("class"),
-        candidate=candidate.get("class"), said=said,
+        candidate=candidate.get("class"), said=wording,
     )  # fmt: skip
 
 
 def _packages(
     base: Mapping[str, Value], candidate: Mapping[str, Value]
 ) -> Iterator[SideDifference]:
-    one, other = (of.get("packages") for of in (base, candidate))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
+    ours, theirs = (of.get("packages") for of in (base, candidate))
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         for name in _PACKAGES:
-            if one.get(name) and other.get(name) and one[name] != other[name]:
-                yield _difference("code", name, one[name], other[name])
+            if ours.get(name) and theirs.get(name) and ours[name] != theirs[name]:
+                yield _difference("code", name, ours[name], theirs[name])
 
 
 def _settings(
     sides: tuple[RunIdentity, RunIdentity], found: Sequence[SideDifference]
 ) -> list[SideDifference]:
     """What the guard file sets on either side, beside what the models show of it themselves."""
-    base, candidate = ({one.name: one for one in side.settings} for side in sides)
-    shown = {f"config.{one.path}" for one in found} | {f"model_args.{one.path}" for one in found}
+    base, candidate = ({setting.name: setting for setting in side.settings} for side in sides)
+    shown = {f"config.{difference.path}" for difference in found} | {
+        f"model_args.{difference.path}" for difference in found
+    }
     named = []
     for name in dict.fromkeys((*candidate, *base)):
         ours, theirs = _setting_value(base, candidate, name), _setting_value(candidate, base, name)
@@ -286,24 +296,28 @@ def _is_shown(target: str, shown: set[str]) -> bool:
     last = target.rpartition(".")[2]
     if not target.startswith(("config.", "model_args.")):
         return False
-    return target in shown or any(one.rpartition(".")[2] == last for one in shown)
+    return target in shown or any(path.rpartition(".")[2] == last for path in shown)
 
 
 def _sentence(found: Sequence[SideDifference]) -> str:
     """All parts, each once, as long as there is room; then how many more there are."""
-    said, part, left = "", "", list(found)
-    while left:
-        one = left[0]
-        text = one.text if one.part == part else f"{one.part} differ: {one.text}"
-        if one.part in ("tokenizer", "code") and one.part != part:
-            text = f"{one.part}: {one.text}"
-        joined = ", " if one.part == part else "; "
-        more = f"{said}{joined}{text}" if said else text
-        if said and len(more) > _MOST_TEXT:
+    sentence, part, remaining = "", "", list(found)
+    while remaining:
+        difference = remaining[0]
+        text = (
+            difference.text
+            if difference.part == part
+            else f"{difference.part} differ: {difference.text}"
+        )
+        if difference.part in ("tokenizer", "code") and difference.part != part:
+            text = f"{difference.part}: {difference.text}"
+        joined = ", " if difference.part == part else "; "
+        longer = f"{sentence}{joined}{text}" if sentence else text
+        if sentence and len(longer) > _MOST_TEXT:
             break
-        said, part = more, one.part
-        left.pop(0)
-    return f"{said} and {len(left)} more" if left else said
+        sentence, part = longer, difference.part
+        remaining.pop(0)
+    return f"{sentence} and {len(remaining)} more" if remaining else sentence
 
 
 def _shown(value: Value) -> str:

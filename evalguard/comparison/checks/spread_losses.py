@@ -26,17 +26,17 @@ def find_spread_losses(
     means = {table.task for table in tables if table.aggregation == "mean"}
     likelihoods = {(t.task, t.metric) for t in tables if t.aggregation != "mean"}
     doubtful = {*gate.regressed, *gate.undecided}
-    found = [
-        one
-        for one in compared
-        if one.comparison.key in doubtful
-        and one.contributions is not None
+    losses = [
+        metric
+        for metric in compared
+        if metric.comparison.key in doubtful
+        and metric.contributions is not None
         and all(
-            part.task in means and (part.task, one.comparison.metric) not in likelihoods
-            for part in one.contributions.parts
+            part.task in means and (part.task, metric.comparison.metric) not in likelihoods
+            for part in metric.contributions.parts
         )
     ]
-    worst = max(found, key=lambda one: one.comparison.sigma or -math.inf, default=None)
+    worst = max(losses, key=lambda metric: metric.comparison.sigma or -math.inf, default=None)
     spread = None
     if worst is not None and worst.contributions is not None:
         spread = spread_of_loss(worst.contributions)

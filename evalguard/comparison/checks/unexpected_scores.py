@@ -27,11 +27,12 @@ def find_unexpected_scores(
     base: Sequence[ScoreTable], candidate: Sequence[ScoreTable], comparisons: Sequence[Comparison]
 ) -> tuple[Finding, ...]:
     """What to say of a run's scores, whatever its verdict."""
-    others = {table.key: table for table in candidate}
+    candidates = {table.key: table for table in candidate}
     related = [
-        found
+        finding
         for table in base
-        if (other := others.get(table.key)) and (found := _unrelated(table, other))
+        if (candidate_table := candidates.get(table.key))
+        and (finding := _unrelated(table, candidate_table))
     ]
     return (*related[:1], *_far_better(comparisons))
 
@@ -68,17 +69,17 @@ def _rates(table: ScoreTable) -> NDArray[np.float64]:
 def _unrelated(base: ScoreTable, candidate: ScoreTable) -> Finding | None:
     if base.aggregation not in _LIKELIHOODS or base.n < 3:
         return None
-    found = rank_correlation(base, candidate)
-    if found is None or found + _ERRORS / math.sqrt(base.n - 1) >= _LOWEST:
+    correlation = rank_correlation(base, candidate)
+    if correlation is None or correlation + _ERRORS / math.sqrt(base.n - 1) >= _LOWEST:
         return None
     return Finding(
         kind="scores_unrelated",
         text="the two sides' scores of the same documents have nothing in common"
-        f" (rank correlation {found:.2f}): answers of other documents, or another model",
+        f" (rank correlation {correlation:.2f}): answers of other documents, or another model",
         task=base.task,
         filter=base.filter,
         metric=base.metric,
-        values={"rank_correlation": found, "documents": base.n},
+        values={"rank_correlation": correlation, "documents": base.n},
     )
 
 
@@ -92,11 +93,11 @@ def _far_better(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
         and math.isfinite(c.sigma)
     ]  # fmt: skip
     if better:
-        sigma, best = min(better, key=lambda one: one[0])
-        more = f", {len(better) - 1} more so" if len(better) > 1 else ""
+        sigma, best = min(better, key=lambda entry: entry[0])
+        suffix = f", {len(better) - 1} more so" if len(better) > 1 else ""
         yield Finding(
             kind="far_better",
-            text=f"{-sigma:.3g} sigma better than the base's{more}: a "
+            text=f"{-sigma:.3g} sigma better than the base's{suffix}: a "
             "conversion seldom improves a model; look whether both are scored alike",
             task=best.task,
             filter=best.filter,

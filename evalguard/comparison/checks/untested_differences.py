@@ -52,15 +52,15 @@ def find_untested_differences(
     longest, configs = _longest_of(scored), [_config(side) for side in scored]
     generates = any(map(_generates, scored))
     untested: dict[str, _Untested] = {}
-    for one in found:
-        if one.part == "tokenizer":
-            told = _judge_tokenizer(one, generates, scored)
-        elif one.part == "configs":
-            told = _judge_config(one, longest, generates, configs)
+    for difference in found:
+        if difference.part == "tokenizer":
+            judged = _judge_tokenizer(difference, generates, scored)
+        elif difference.part == "configs":
+            judged = _judge_config(difference, longest, generates, configs)
         else:
             continue
-        if told is not None:
-            untested.setdefault(one.name, told)
+        if judged is not None:
+            untested.setdefault(difference.name, judged)
     if not untested:
         return ()
     by_reason: dict[str, list[str]] = {}
@@ -68,11 +68,11 @@ def find_untested_differences(
         by_reason.setdefault(of.why, []).append(name)
     named = "; ".join(f"{', '.join(names)} ({why})" for why, names in by_reason.items())
     values: dict[str, FindingValue] = {
-        need: tuple(name for name, one in untested.items() if one.need == need)
+        need: tuple(name for name, entry in untested.items() if entry.need == need)
         for need in get_args(_Need)
     }
     values["longest_text"] = longest or None
-    values["beyond"] = max(one.tokens for one in untested.values()) or None
+    values["beyond"] = max(entry.tokens for entry in untested.values()) or None
     return (Finding(kind="untested_differences", text=f"not tested here: {named}", values=values),)
 
 
@@ -80,7 +80,7 @@ def note_untested_code(
     found: Sequence[SideDifference], scored: tuple[ScoredSide, ScoredSide]
 ) -> tuple[str, ...]:
     """Say what other code than the base's is to do too, and is not asked for by these documents."""
-    differ = {one.name for one in found}
+    differ = {difference.name for difference in found}
     if not differ & {"class", "model type"}:
         return ()
     notes = []
@@ -114,8 +114,8 @@ def _longest(side: ScoredSide) -> int:
 
 
 def _config(side: ScoredSide) -> Mapping[str, Value]:
-    told = None if side.description is None else side.description.configuration.get("config")
-    return told if isinstance(told, Mapping) else {}
+    config = None if side.description is None else side.description.configuration.get("config")
+    return config if isinstance(config, Mapping) else {}
 
 
 def _judge_tokenizer(
@@ -189,8 +189,10 @@ def _numbers(*values: Value) -> Iterator[int]:
 
 
 def _generates(side: ScoredSide) -> bool:
-    told = (texts for of in side.samples.values() for texts in column_of(of.samples, "text"))
-    return any(one is not None for texts in told if isinstance(texts, Sequence) for one in texts)
+    answers = (texts for of in side.samples.values() for texts in column_of(of.samples, "text"))
+    return any(
+        text is not None for texts in answers if isinstance(texts, Sequence) for text in texts
+    )
 
 
 def _same_tokens(scored: tuple[ScoredSide, ScoredSide]) -> bool:
@@ -201,7 +203,11 @@ def _same_tokens(scored: tuple[ScoredSide, ScoredSide]) -> bool:
         if task in scored[1].samples
     ]
     return bool(pairs) and all(
-        len(ours) > 0 and all(one and one == other for one, other in zip(ours, theirs, strict=True))
+        len(ours) > 0
+        and all(
+            base_hash and base_hash == candidate_hash
+            for base_hash, candidate_hash in zip(ours, theirs, strict=True)
+        )
         for ours, theirs in pairs
     )
 

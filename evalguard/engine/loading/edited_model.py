@@ -159,7 +159,9 @@ class HostModel:
         return replace(
             source,
             model_args=arguments,
-            settings=tuple(one for one in source.settings if str(one.target) not in _OF_HOST),
+            settings=tuple(
+                setting for setting in source.settings if str(setting.target) not in _OF_HOST
+            ),
             trust_remote_code=self.trust_remote_code,
             allow_pickle=self.allow_pickle,
         )
@@ -372,19 +374,19 @@ class EditedModel:
         Raises:
             EvaluationError: they were others before.
         """
-        found = prove_files(wanted.variant, wanted.plan, wanted.model_args, self.known)
+        proofs = prove_files(wanted.variant, wanted.plan, wanted.model_args, self.known)
         for_run = all(mixes_code_with_modules(o.variant, o.plan) for o in (self.wanted, wanted))
-        if found is None or (self._why_open() and not for_run):
+        if proofs is None or (self._why_open() and not for_run):
             return None
-        before = found if wanted.proofs is None else wanted.proofs  # loading downloads
-        if _without_patches(before) != _without_patches(found):
+        before = proofs if wanted.proofs is None else wanted.proofs  # loading downloads
+        if _without_patches(before) != _without_patches(proofs):
             raise EvaluationError(
                 f"files that '{wanted.variant.name}' is loaded from changed while it was being "
                 "loaded",
                 hint="run the same command again when they are finished",
             )
         settings = wanted.plan.settings_for_identity(effective)
-        return {**before, "code": _with_patches(before, found), "settings": settings}
+        return {**before, "code": _with_patches(before, proofs), "settings": settings}
 
 
 def _list_edited(model: torch.nn.Module, wanted: LoadPlan) -> EditedAttributes:
@@ -398,8 +400,8 @@ def _list_edited(model: torch.nn.Module, wanted: LoadPlan) -> EditedAttributes:
 
 
 def _without_patches(proofs: Mapping[str, Value]) -> dict[str, Value]:
-    kept = {n: d for n, d in _code(proofs).items() if not n.startswith(_LATE)}
-    return {**proofs, "code": kept}
+    code = {n: d for n, d in _code(proofs).items() if not n.startswith(_LATE)}
+    return {**proofs, "code": code}
 
 
 def _with_patches(before: Mapping[str, Value], found: Mapping[str, Value]) -> dict[str, Value]:

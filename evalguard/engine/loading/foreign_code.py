@@ -91,7 +91,11 @@ def _model_accesses(code: CodeType, seen: set[str]) -> Iterator[str]:
     folder = Path(code.co_filename).parent
     for part in _parts(code):
         names = frozenset(part.co_names)
-        imported = [one.argval for one in dis.get_instructions(part) if one.opname == "IMPORT_NAME"]
+        imported = [
+            instruction.argval
+            for instruction in dis.get_instructions(part)
+            if instruction.opname == "IMPORT_NAME"
+        ]
         for name in imported:
             yield from _import_accesses(str(name), names, folder, seen)
         yield from (f"uses {name}" for name in sorted(names & _ANY_NAME))
@@ -103,9 +107,9 @@ def _model_accesses(code: CodeType, seen: set[str]) -> Iterator[str]:
 def _parts(code: CodeType) -> Iterator[CodeType]:
     """A module's code, and that of every function and class in it."""
     yield code
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _parts(one)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _parts(constant)
 
 
 def _import_accesses(
@@ -157,9 +161,9 @@ def _find_module(root: str, folder: Path) -> list[Path]:
     places = [] if spec is None else [*(spec.submodule_search_locations or ())]
     if spec is not None and spec.origin and not places:
         return [Path(spec.origin)]
-    for place in (*map(Path, places), folder / root):
-        if found := sorted(place.rglob("*.py")):
-            return found
+    for directory in (*map(Path, places), folder / root):
+        if files := sorted(directory.rglob("*.py")):
+            return files
     beside = folder / f"{root}.py"
     return [beside] if beside.is_file() else []
 
@@ -167,9 +171,9 @@ def _find_module(root: str, folder: Path) -> list[Path]:
 @functools.cache
 def _needs_models(root: str) -> str:
     """Which library of models a package needs, by what its distribution says; "" for none."""
-    asked, left = set(), [*_distributions().get(root, [root])]
-    while left:
-        name = left.pop()
+    asked, pending = set(), [*_distributions().get(root, [root])]
+    while pending:
+        name = pending.pop()
         if name in asked:
             continue
         asked.add(name)
@@ -180,10 +184,10 @@ def _needs_models(root: str) -> str:
         for line in needed:
             if "extra ==" in line:
                 continue
-            other = re.split(r"[^\w.-]", line, maxsplit=1)[0].lower()
-            if other.replace("-", "_") in _OF_MODELS:
-                return other
-            left.append(other)
+            requirement = re.split(r"[^\w.-]", line, maxsplit=1)[0].lower()
+            if requirement.replace("-", "_") in _OF_MODELS:
+                return requirement
+            pending.append(requirement)
     return ""
 
 
@@ -219,8 +223,8 @@ def runs_other_code() -> str:
     Of tasks, code that can reach models.
     """
     brought = ("transformers_modules.", "evalguard_user_")
-    found = next((name for name in list(sys.modules) if name.startswith(brought)), "")
-    return found or reaching_task_code()
+    module = next((name for name in list(sys.modules) if name.startswith(brought)), "")
+    return module or reaching_task_code()
 
 
 def _foreign_files(name: str, module: object) -> Iterator[str]:
@@ -322,23 +326,23 @@ def digest_foreign_code(variant: Variant, plan: ConversionPlan) -> dict[str, str
     if not runs_foreign_code(variant, plan):
         return {}
     hooks = (
-        place for one in plan.calls for place in code_places(one.function, variant.code_folder)
+        path for call in plan.calls for path in code_places(call.function, variant.code_folder)
     )
-    found = digest_code_at(hooks)
+    digests = digest_code_at(hooks)
     if (
         variant.inputs is None
         or uses_hub_kernels(plan.model_args)
         or mixes_code_with_modules(variant, plan)
     ):
-        return {RUN_KEY: this_run(), **found}
-    found |= digest_inputs(variant)
+        return {RUN_KEY: this_run(), **digests}
+    digests |= digest_inputs(variant)
     for reference in list_remote_code(variant, plan.model_args, plan.checkpoints):
         source = reference.rpartition("--")[0]
         if source:  # elsewhere: loading downloads it
             folder = checkpoint_folder(source, str(plan.model_args.get("code_revision") or "main"))
             digest = this_run() if folder is None else digest_content(folder, code=True)
-            found[f"{ELSEWHERE_PREFIX}{source}"] = digest
-    return found
+            digests[f"{ELSEWHERE_PREFIX}{source}"] = digest
+    return digests
 
 
 ELSEWHERE_PREFIX = "code from elsewhere: "
@@ -369,18 +373,18 @@ def list_remote_code(
     named = [(str(model_args.get(name) or ""), revision) for name in ("pretrained", "tokenizer")]
     if variant.build is not None:
         return ("?",)
-    found: dict[str, None] = {}
+    references: dict[str, None] = {}
     for source, at in (*named, *map(split_revision, taken_from)):
         folder = checkpoint_folder(source, at) if source else None
         if source and folder is None:
-            found["?"] = None
-        for place in () if folder is None else (folder, folder / subfolder):
-            found |= dict.fromkeys(
-                one for config in _CONFIG_FILES for one in _auto_map(place / config)
+            references["?"] = None
+        for directory in () if folder is None else (folder, folder / subfolder):
+            references |= dict.fromkeys(
+                reference for config in _CONFIG_FILES for reference in _auto_map(directory / config)
             )
-            if (place / "custom_generate" / "generate.py").is_file():
-                found["custom_generate/generate."] = None
-    return tuple(found)
+            if (directory / "custom_generate" / "generate.py").is_file():
+                references["custom_generate/generate."] = None
+    return tuple(references)
 
 
 _CONFIG_FILES = (
@@ -391,9 +395,9 @@ _CONFIG_FILES = (
 
 def _auto_map(config: Path) -> Iterator[str]:
     try:
-        found = json.loads(config.read_text(encoding="utf-8")).get("auto_map") or {}
+        auto_map = json.loads(config.read_text(encoding="utf-8")).get("auto_map") or {}
     except (OSError, ValueError, AttributeError):
         return
-    for value in found.values() if isinstance(found, dict) else ():
+    for value in auto_map.values() if isinstance(auto_map, dict) else ():
         several = value if isinstance(value, list) else [value]
-        yield from (one for one in several if isinstance(one, str))
+        yield from (reference for reference in several if isinstance(reference, str))

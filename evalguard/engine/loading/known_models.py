@@ -72,8 +72,8 @@ def digest_weights(
             weights[name] = None
         elif commit := _hub_commit(source, "main", "", known):
             weights["tokenizer's commit"] = commit  # rules that are no code are in the identity
-    for name, place in _other_files(model_args):
-        weights[name] = digest_model(place, known)
+    for name, path in _other_files(model_args):
+        weights[name] = digest_model(path, known)
     for checkpoint in checkpoints:
         source, revision = split_revision(checkpoint)
         folder = Path(source).expanduser()
@@ -91,13 +91,13 @@ def _other_files(model_args: Mapping[str, Value]) -> Iterator[tuple[str, Path]]:
     """Other arguments that name files or folders here, as ``gguf_file`` does."""
     for name, value in sorted(model_args.items()):
         if name not in _DIGESTED and isinstance(value, str) and os.sep in value:
-            place = Path(value).expanduser()
+            path = Path(value).expanduser()
             try:
-                found = place.is_file() or place.is_dir()
+                exists = path.is_file() or path.is_dir()
             except OSError:  # too long to be a path
                 continue
-            if found:
-                yield name, place
+            if exists:
+                yield name, path
 
 
 def _hub_commit(
@@ -192,8 +192,8 @@ class LoadPlan:
     def loads_as(self, other: LoadPlan) -> bool:
         """Whether both are the same model, from the same files, until settings edit it."""
         files = [
-            None if one.proofs is None else _without_taken(one.proofs["weights"])
-            for one in (self, other)
+            None if plan.proofs is None else _without_taken(plan.proofs["weights"])
+            for plan in (self, other)
         ]
         return files[0] == files[1] and same_loading(self.variant, other.variant)
 
@@ -293,13 +293,13 @@ def collect_loading_facts(
     if weights is None or not _has_settled(model_args, weights, wanted.checkpoints):
         return None
     code = digest_code(variant, wanted, known)
-    told: Value = VARIANT.encode(variant)
-    assert isinstance(told, dict)
-    told.pop("name", None)
+    encoded: Value = VARIANT.encode(variant)
+    assert isinstance(encoded, dict)
+    encoded.pop("name", None)
     # Only here are secrets no part of a model: what a setting is called says nothing of its value.
-    told["model_args"] = {k: v for k, v in variant.model_args.items() if not is_secret(k)}
+    encoded["model_args"] = {k: v for k, v in variant.model_args.items() if not is_secret(k)}
     return {
-        "variant": told,
+        "variant": encoded,
         "policy": asdict(policy),
         "weights": weights,
         "code": dict(code),
@@ -310,8 +310,8 @@ def collect_loading_facts(
 
 def _is_elsewhere(reference: str) -> bool:
     """Whether a checkpoint names code that is not on this machine, or that a branch may change."""
-    place = reference.rpartition("--")[0]
-    return reference == "?" or bool(place and not Path(place).expanduser().is_dir())
+    folder = reference.rpartition("--")[0]
+    return reference == "?" or bool(folder and not Path(folder).expanduser().is_dir())
 
 
 def _has_settled(
@@ -324,7 +324,9 @@ def _has_settled(
     revision = str(model_args.get("revision") or "main")
     subfolder = str(model_args.get("subfolder") or "")
     named = [("pretrained", (str(model_args["pretrained"]), revision), subfolder)]
-    named += [(f"weights:{one}", split_revision(one), "") for one in checkpoints]
+    named += [
+        (f"weights:{checkpoint}", split_revision(checkpoint), "") for checkpoint in checkpoints
+    ]
     return all(
         _is_current(source, at, inside, weights[name]) for name, (source, at), inside in named
     )
@@ -360,9 +362,9 @@ class KnownModel:
     @property
     def description(self) -> ModelDescription | None:
         """What was loaded, or None."""
-        found = self.facts.get("models", self.digest)
+        stored = self.facts.get("models", self.digest)
         try:
-            return None if found is None else DESCRIPTION.decode(found["description"])
+            return None if stored is None else DESCRIPTION.decode(stored["description"])
         except (PlainError, KeyError):  # of another version's shape
             return None
 
@@ -380,22 +382,22 @@ class KnownModel:
     @property
     def gave_up(self) -> FallbackError | None:
         """What documents of an earlier run have shown that it cannot do, or None."""
-        found = self.facts.get("given_up", self.digest)
-        if found is None or found.get("giving_up") not in GIVEN_UP:
+        stored = self.facts.get("given_up", self.digest)
+        if stored is None or stored.get("giving_up") not in GIVEN_UP:
             return None
-        reason, hint = f"found in an earlier run: {found.get('reason')}", str(found.get("hint"))
-        return FallbackError(reason, giving_up=found["giving_up"], hint=hint)
+        reason, hint = f"found in an earlier run: {stored.get('reason')}", str(stored.get("hint"))
+        return FallbackError(reason, giving_up=stored["giving_up"], hint=hint)
 
     def give_up(self, error: FallbackError) -> None:
         """Remember what the model cannot do, so that no later run tries it on documents again."""
-        told = {"giving_up": error.giving_up, "reason": str(error), "hint": error.hint}
-        self.facts.put("given_up", self.digest, told)
+        record = {"giving_up": error.giving_up, "reason": str(error), "hint": error.hint}
+        self.facts.put("given_up", self.digest, record)
 
     def encoded(self, requests: Sequence[Request]) -> list[tuple[int, ...]] | None:
         """Return how the model encoded these requests, or None."""
-        found = self.facts.get("encodings", self._of(requests))
+        stored = self.facts.get("encodings", self._of(requests))
         try:
-            ids = None if found is None else TOKEN_IDS.decode(found["ids"])
+            ids = None if stored is None else TOKEN_IDS.decode(stored["ids"])
         except (PlainError, KeyError):
             return None
         return list(ids) if ids is not None and len(ids) == len(requests) else None
@@ -403,8 +405,8 @@ class KnownModel:
     def encode_as(self, requests: Sequence[Request], ids: TokenIdLists) -> None:
         """Remember how the model encoded these requests."""
         if sum(map(len, ids)) <= _MOST_TOKENS:
-            told = TOKEN_IDS.encode(tuple(tuple(of) for of in ids))
-            self.facts.put("encodings", self._of(requests), {"ids": told})
+            encoded = TOKEN_IDS.encode(tuple(tuple(of) for of in ids))
+            self.facts.put("encodings", self._of(requests), {"ids": encoded})
 
     def _of(self, requests: Sequence[Request]) -> str:
         return digest_of([self.digest, requests_digest(requests)])
@@ -441,7 +443,7 @@ class KnownModels:
         Raises:
             EvalguardError: as loading does, for a variant that cannot be planned or built.
         """
-        found = collect_loading_facts(
+        loading_facts = collect_loading_facts(
             variant,
             policy,
             cache_dir=self.cache_dir,
@@ -449,15 +451,15 @@ class KnownModels:
             worker=worker,
             known=FileDigests(self.facts),
         )
-        if found is None:
+        if loading_facts is None:
             return None
-        proofs = {name: found[name] for name in ("weights", "code")}
+        proofs = {name: loading_facts[name] for name in ("weights", "code")}
         return KnownModel(
             self.facts,
-            digest_of(found),
+            digest_of(loading_facts),
             proofs,
             secret=_has_secret(variant),
-            unfinished=self._begin(found),
+            unfinished=self._begin(loading_facts),
         )
 
     def _begin(self, found: Mapping[str, Value]) -> tuple[str, ...]:
@@ -469,7 +471,7 @@ class KnownModels:
         runs = (self.facts.get(_UNFINISHED, model) or {}).get("runs")
         before = tuple(map(str, runs)) if isinstance(runs, list) else ()
         # Whichever kept most is among them: one that was stopped at once hides no other.
-        now = [run, *(one for one in before if one != run)][:_MOST_UNFINISHED]
+        now = [run, *(earlier for earlier in before if earlier != run)][:_MOST_UNFINISHED]
         self.facts.put(_UNFINISHED, model, {"runs": now})
         self._begun.add(model)
         return () if run in before else before

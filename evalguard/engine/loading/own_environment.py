@@ -100,10 +100,10 @@ def prepare_worker(variant: Variant, cache_dir: Path) -> WorkerPlace:
     if variant.environment is not None:
         from evalguard.worker.environments import prepare_worker_interpreter, worker_variables
 
-        found = prepare_worker_interpreter(
+        interpreter = prepare_worker_interpreter(
             variant.environment, plan.packages, cache_dir, name=variant.name
         )
-        python, env = found.python, {**worker_variables(cache_dir), **env}
+        python, env = interpreter.python, {**worker_variables(cache_dir), **env}
     if variant.build is not None:
         from evalguard.conversion.building import build
 

@@ -103,25 +103,25 @@ def _carry_settings(runtime: Runtime, variant: Variant, plan: ConversionPlan) ->
         if target.kind == "package":
             effective[name] = _read_version(name, target.path, value)
         elif target.kind == "model_args":
-            found = shown.get(target.path, value)
-            if value is not None and found != value:
+            actual = shown.get(target.path, value)
+            if value is not None and actual != value:
                 raise SettingError(
-                    f"setting '{name}' did not take: {target} is {found!r} after loading, asked "
+                    f"setting '{name}' did not take: {target} is {actual!r} after loading, asked "
                     f"was {value!r}",
                     setting=name,
                 )
-            effective[name] = found
+            effective[name] = actual
     return {setting.name: effective[setting.name] for setting in variant.settings}
 
 
 def _read_version(setting: str, package: str, asked: Value) -> Value:
     try:
-        found = importlib.metadata.version(package)
+        installed = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        found = "not installed"
-    if found != str(asked).split()[0]:
+        installed = "not installed"
+    if installed != str(asked).split()[0]:
         raise SettingError(
-            f"setting '{setting}' did not take: {package} is {found}, asked was {asked}",
+            f"setting '{setting}' did not take: {package} is {installed}, asked was {asked}",
             setting=setting,
         )
     return asked

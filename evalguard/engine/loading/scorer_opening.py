@@ -54,14 +54,14 @@ def _open_asking(
     if not needs_worker(variant, options):
         known = FileDigests(open_facts(cache_dir)) if options.use_cache else None
         return open_here(variant, policy, cache_dir=cache_dir, known=known)
-    place = prepare_worker(variant, cache_dir)
+    worker_place = prepare_worker(variant, cache_dir)
     start = partial(
         WorkerScorer,
-        place.variant,
+        worker_place.variant,
         policy,
         cache_dir=cache_dir,
-        env=place.env,
-        python=place.python,
+        env=worker_place.env,
+        python=worker_place.python,
         call_timeout=options.timeout,
         remember=options.use_cache,
         start=worker_starter(options),

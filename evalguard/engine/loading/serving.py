@@ -47,17 +47,21 @@ def put_flags(command: Sequence[str], flags: Mapping[str, Value]) -> list[str]:
     words = list(command)
     for name, value in flags.items():
         flag = name if name.startswith("-") else f"--{name}"
-        place = _find(words, flag)
-        found = [] if value is None or value is False else [flag, *_as_words(value)]
-        if place is None:
-            words += found
+        start = _find(words, flag)
+        replacement = [] if value is None or value is False else [flag, *_as_words(value)]
+        if start is None:
+            words += replacement
             continue
         most = 0 if isinstance(value, bool) else len(words) if isinstance(value, list) else 1
-        end = _end_of(words, place, most)
-        own, joined, _ = words[place].partition("=")  # an equal command is an equal server
-        if found:
-            found = [f"{own}={found[1]}"] if joined and len(found) == 2 else [own, *found[1:]]
-        words[place:end] = found
+        end = _end_of(words, start, most)
+        own, joined, _ = words[start].partition("=")  # an equal command is an equal server
+        if replacement:
+            replacement = (
+                [f"{own}={replacement[1]}"]
+                if joined and len(replacement) == 2
+                else [own, *replacement[1:]]
+            )
+        words[start:end] = replacement
     return words
 
 
@@ -65,7 +69,7 @@ def _find(words: Sequence[str], flag: str) -> int | None:
     def same(word: str) -> bool:
         return word.partition("=")[0].replace("_", "-") == flag.replace("_", "-")
 
-    return next((place for place, word in enumerate(words) if place and same(word)), None)
+    return next((index for index, word in enumerate(words) if index and same(word)), None)
 
 
 def _end_of(words: Sequence[str], place: int, most: int) -> int:
@@ -81,7 +85,7 @@ def _as_words(value: Value) -> list[str]:
     if value is True:
         return []
     if isinstance(value, list):
-        return [str(one) for one in value]
+        return [str(item) for item in value]
     return [json.dumps(value)] if isinstance(value, dict) else [str(value)]
 
 
@@ -159,8 +163,8 @@ def _fill_command(
     serve: ServeRecipe, plan: ConversionPlan, known: Mapping[str, str]
 ) -> tuple[str, ...]:
     """The command with all flags; ``python`` as its first word is the model's interpreter."""
-    first, *others = (_fill(one, known) for one in put_flags(serve.command, plan.serve_flags))
-    return (known[_PYTHON] if first in ("python", "python3") else first, *others)
+    first, *rest = (_fill(word, known) for word in put_flags(serve.command, plan.serve_flags))
+    return (known[_PYTHON] if first in ("python", "python3") else first, *rest)
 
 
 def _interpreter(
@@ -169,15 +173,17 @@ def _interpreter(
     """Where the server runs, and the changes to this process's environment that go with it."""
     if variant.environment is None:
         return Interpreter(python=sys.executable, version=""), {}
-    found = prepare_interpreter(variant.environment, plan.packages, cache_dir, name=variant.name)
-    programs = str(Path(found.python).parent)
+    interpreter = prepare_interpreter(
+        variant.environment, plan.packages, cache_dir, name=variant.name
+    )
+    programs = str(Path(interpreter.python).parent)
     changes = worker_variables(cache_dir) | {"PYTHONSAFEPATH": None}  # a script's own folder counts
-    return found, {**changes, "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}"}
+    return interpreter, {**changes, "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}"}
 
 
 def _check_packages(variant: Variant, plan: ConversionPlan, python: Interpreter) -> None:
     """Read the versions of packages back from the environment that was made."""
-    there = {_plain(one) for one in python.packages}
+    there = {_plain(name) for name in python.packages}
     for package, version in plan.packages.items():
         wanted = f"{package}-{version.split()[0]}"
         if _plain(wanted) not in there:
@@ -193,8 +199,8 @@ def _plain(name: str) -> str:
 
 
 def _fill(text: str, known: Mapping[str, str]) -> str:
-    for place, value in known.items():
-        text = text.replace(place, value)
+    for placeholder, value in known.items():
+        text = text.replace(placeholder, value)
     return text
 
 
@@ -254,21 +260,21 @@ class _Proofs:
     def _path(self, word: str) -> Path | None:
         try:
             path = Path(self._wanted.folder, word).expanduser()
-            found = path.is_file() or ("/" in word and path.is_dir())
+            exists = path.is_file() or ("/" in word and path.is_dir())
         except (OSError, ValueError, RuntimeError):  # too long to be a path, no such home
             return None
-        return path if word and found else None
+        return path if word and exists else None
 
     def _program_digest(self, program: Path) -> str:
         """Digest of a program, the libraries beside it, and the packages of its environment."""
         packages = self._python.packages or list_packages(program.parent.parent)
         libraries = sorted(_libraries(program.resolve().parent))
-        files = [digest_path(one, self._known) for one in (program, *libraries)]
+        files = [digest_path(path, self._known) for path in (program, *libraries)]
         return digest_of([files, list(packages)])
 
 
 def _libraries(folder: Path) -> Iterator[Path]:
-    yield from (one for one in folder.glob("*.so*") if one.is_file())
+    yield from (path for path in folder.glob("*.so*") if path.is_file())
 
 
 class _ServedScorer:

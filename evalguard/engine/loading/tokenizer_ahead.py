@@ -114,14 +114,14 @@ def _of_runtime(
     )
     encoder = TextEncoder(texts, policy.rolling_bos)
     return _of_vocabulary(
-        texts.vocabulary, encode=lambda requests: [encoder.encode(one) for one in requests]
+        texts.vocabulary, encode=lambda requests: [encoder.encode(request) for request in requests]
     )
 
 
 def _of_gguf(file: Path) -> TokenizerAhead | None:
     """The file's own tokens: llama.cpp encodes, and gives no vocabulary to compare."""
-    found = read_gguf_metadata(file, (_TOKENS, _TYPES))
-    tokens, kinds = found.get(_TOKENS), found.get(_TYPES)
+    metadata = read_gguf_metadata(file, (_TOKENS, _TYPES))
+    tokens, kinds = metadata.get(_TOKENS), metadata.get(_TYPES)
     if not isinstance(tokens, list) or not isinstance(kinds, list) or len(tokens) != len(kinds):
         return None
     return TokenizerAhead(

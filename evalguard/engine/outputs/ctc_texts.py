@@ -31,8 +31,8 @@ class Vocabulary:
 
         Greedy CTC decoding (A. Graves et al., 2006, section 3.2, best path).
         """
-        symbols = [self.names[one] for one, _ in groupby(classes) if one != self.blank]
-        text = "".join(" " if one in _SPACES else one for one in symbols)
+        symbols = [self.names[number] for number, _ in groupby(classes) if number != self.blank]
+        text = "".join(" " if symbol in _SPACES else symbol for symbol in symbols)
         return " ".join(text.replace(_SPACES[1], " ").split())
 
 
@@ -61,7 +61,7 @@ def read_vocabulary(folder: Path, given: Any = None, blank: Any = None) -> Vocab
     if isinstance(given, dict):
         numbers = {number: name for name, number in given.items()}
         given = [numbers.get(number) for number in range(len(numbers))]
-    if not isinstance(given, list) or not given or not all(isinstance(one, str) for one in given):
+    if not isinstance(given, list) or not given or not all(isinstance(name, str) for name in given):
         raise UsageError(f"{where} does not name the classes 0, 1, ... by texts", hint=_HOW)
     names = tuple(given)
     usual = [number for number, name in enumerate(names) if name in _BLANKS]
@@ -106,8 +106,8 @@ def error_rates(references: Sequence[str], texts: Sequence[str]) -> ErrorRates:
         ) from error
     pairs = list(zip(references, texts, strict=True))
     return ErrorRates(
-        words=tuple(float(jiwer.wer(one, other)) for one, other in pairs),
-        characters=tuple(float(jiwer.cer(one, other)) for one, other in pairs),
+        words=tuple(float(jiwer.wer(reference, text)) for reference, text in pairs),
+        characters=tuple(float(jiwer.cer(reference, text)) for reference, text in pairs),
         words_of_all=float(jiwer.wer(list(references), list(texts))),
         characters_of_all=float(jiwer.cer(list(references), list(texts))),
     )

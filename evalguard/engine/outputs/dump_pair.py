@@ -67,7 +67,7 @@ class DumpPair:
         self._dumps = (DumpedActivations(base), DumpedActivations(candidate))
         self._folders = (list_sequences(base), list_sequences(candidate))
         self._check_documents()
-        self.documents = [one.name for one in self._folders[0]]
+        self.documents = [folder.name for folder in self._folders[0]]
         self.inputs = self._agreed_inputs()
         self.labels = self._agreed("labels", self._read_labels)
         texts = self._agreed("texts", self._read_texts)
@@ -137,7 +137,7 @@ class DumpPair:
         return np.ascontiguousarray(rows, dtype=np.float64)
 
     def _check_documents(self) -> None:
-        names = [[one.name for one in of] for of in self._folders]
+        names = [[folder.name for folder in of] for of in self._folders]
         if [len(of) for of in names] == [1, 1] or names[0] == names[1]:
             return
         alone = [sorted(set(names[side]) - set(names[1 - side])) for side in (0, 1)]
@@ -151,12 +151,12 @@ class DumpPair:
     def _agreed_inputs(self) -> list[str]:
         whole = self._common_inputs(*self.paths, "the inputs beside the documents")
         pairs = zip(self.documents, *self._folders, strict=True)
-        found = [
+        inputs = [
             self._common_inputs(base, candidate, f"document {name}: the inputs")
             for name, base, candidate in pairs
         ]
-        if all(found) or not whole:
-            return found if all(found) else [""] * len(found)
+        if all(inputs) or not whole:
+            return inputs if all(inputs) else [""] * len(inputs)
         return [f"{whole} {name}" for name in self.documents]
 
     def _common_inputs(self, base: Path, candidate: Path, what: str) -> str:
@@ -169,20 +169,20 @@ class DumpPair:
         for name in names:
             if ours[name] != theirs[name]:
                 raise self._differing(f"{what} ({name})", _SAME_DOCUMENTS)
-        return " ".join(ours[one] for one in names)
+        return " ".join(ours[key] for key in names)
 
     def _agreed(self, what: str, read: Callable[[int], list[Any] | None]) -> list[Any] | None:
         """What either side has of all documents; where both do, they have to agree."""
         base, candidate = read(0), read(1)
         if base is None or candidate is None:
             return candidate if base is None else base
-        for name, one, other in zip(self.documents, base, candidate, strict=True):
-            if not np.array_equal(one, other):
+        for name, ours, theirs in zip(self.documents, base, candidate, strict=True):
+            if not np.array_equal(ours, theirs):
                 raise self._differing(f"document {name}: the {what}", _IN_ONE)
         return base
 
     def _read_labels(self, side: int) -> list[Labels] | None:
-        dump, found = self._dumps[side], []
+        dump, labels = self._dumps[side], []
         for number, folder in enumerate(self._folders[side]):
             if LABELS not in dump.names(number):
                 continue
@@ -192,16 +192,16 @@ class DumpPair:
                     f"{folder}: labels hold {values.dtype}",
                     hint="labels are numbers of classes; a text stands in text.txt",
                 )
-            found.append(np.ravel(values).astype(np.int64))
-        return self._of_all(found, side, "labels")
+            labels.append(np.ravel(values).astype(np.int64))
+        return self._of_all(labels, side, "labels")
 
     def _read_texts(self, side: int) -> list[str] | None:
         files = [folder / TEXT for folder in self._folders[side]]
         try:
-            found = [file.read_text(encoding="utf-8").strip() for file in files if file.is_file()]
+            texts = [file.read_text(encoding="utf-8").strip() for file in files if file.is_file()]
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"a {TEXT} in {self.paths[side]} cannot be read: {error}") from error
-        return self._of_all(found, side, TEXT)
+        return self._of_all(texts, side, TEXT)
 
     def _of_all(self, found: list[Any], side: int, what: str) -> list[Any] | None:
         if not found:
@@ -215,8 +215,8 @@ class DumpPair:
 
     def _setting(self, key: str) -> Any:
         """What either config.yaml says; None where neither does."""
-        found = [of.hyperparameters.get(key) for of in self._dumps]
-        base, candidate = found
+        values = [of.hyperparameters.get(key) for of in self._dumps]
+        base, candidate = values
         if base is not None and candidate is not None and base != candidate:
             raise UsageError(
                 f"{key} is {base!r} in {self.paths[0]} and {candidate!r} in {self.paths[1]}",
@@ -226,41 +226,43 @@ class DumpPair:
 
     def _agreed_vocabulary(self) -> Vocabulary | None:
         given, blank = self._setting("vocabulary"), self._setting("blank")
-        found = [
-            one for path in self.paths if (one := read_vocabulary(path, given, blank)) is not None
+        vocabularies = [
+            vocabulary
+            for path in self.paths
+            if (vocabulary := read_vocabulary(path, given, blank)) is not None
         ]
-        if found and found[0] != found[-1]:
+        if vocabularies and vocabularies[0] != vocabularies[-1]:
             raise self._differing("the names of the classes", _IN_ONE)
-        if self.texts and not found:
+        if self.texts and not vocabularies:
             raise UsageError(
                 f"{TEXT} lies in the documents, and no names of the classes to read a text with",
                 hint="lay the tokenizer's vocab.json into the dump's folder, or write vocabulary: "
                 "[...] and blank: into its config.yaml; remove the texts to do without",
             )
-        return found[0] if found else None
+        return vocabularies[0] if vocabularies else None
 
     def _is_logits(self) -> bool:
-        told = self._setting("output")
-        if told not in (None, "logits", "hidden"):
-            raise UsageError(f"output: {told!r} is neither logits nor hidden", hint=_SAY_WHAT)
+        kind = self._setting("output")
+        if kind not in (None, "logits", "hidden"):
+            raise UsageError(f"output: {kind!r} is neither logits nor hidden", hint=_SAY_WHAT)
         of_classes = self.labels is not None or self.vocabulary is not None
-        if told is None and not of_classes:
+        if kind is None and not of_classes:
             raise UsageError(
                 f"nobody says what the outputs in {self.paths[0]} are, logits or hidden states",
                 hint=_SAY_WHAT,
             )
-        if told == "hidden" and of_classes:
+        if kind == "hidden" and of_classes:
             raise UsageError(
                 "output: hidden stands in config.yaml, and labels or a vocabulary lie beside it: "
                 "states have no classes",
                 hint="remove one of the two",
             )
-        return bool(told != "hidden")
+        return bool(kind != "hidden")
 
     def _hidden_points(self) -> tuple[str, ...]:
-        told = self._setting("hidden") or []
-        names: Sequence[Any] = told if isinstance(told, list) else [told]
-        return tuple(dict.fromkeys(point_named(str(one)) for one in names))
+        hidden = self._setting("hidden") or []
+        names: Sequence[Any] = hidden if isinstance(hidden, list) else [hidden]
+        return tuple(dict.fromkeys(point_named(str(point)) for point in names))
 
     def _check_points(self) -> None:
         for side, dump in enumerate(self._dumps):
@@ -270,7 +272,7 @@ class DumpPair:
                     continue
                 first = have.index(False)
                 folder = self._folders[side][first]
-                there = [one for one in dump.names(first) if one != LABELS]
+                there = [name for name in dump.names(first) if name != LABELS]
                 raise self._missing(point, folder, there, some=any(have))
 
     def _missing(

@@ -69,7 +69,9 @@ class OutputNumbers:
     @property
     def answered(self) -> str:
         """The metric that is one of answers."""
-        return next((one for one in (WORDS, ACCURACY, EXPECTED) if one in self.metrics), "")
+        return next(
+            (metric for metric in (WORDS, ACCURACY, EXPECTED) if metric in self.metrics), ""
+        )
 
     def add(self, name: str, base: float, candidate: float) -> None:
         """Add a document's numbers of a metric, of which more is better."""
@@ -86,25 +88,25 @@ def score_states(pair: DumpPair, task: str, point: str = "") -> OutputNumbers:
     a few huge channels hide nothing of the others. ``cosine`` is the mean over a document's rows.
     The base's own are 0 and 1, and have no standard error.
     """
-    found, spread, looks = OutputNumbers(task=task), _Spread(), (_Look(), _Look())
+    numbers, spread, looks = OutputNumbers(task=task), _Spread(), (_Look(), _Look())
     squares: list[Floats] = []
-    for one in pair.read(point):
-        _look_at(looks, (one.base, one.candidate))
-        sound = bool(np.isfinite(one.base).all())
+    for document in pair.read(point):
+        _look_at(looks, (document.base, document.candidate))
+        sound = bool(np.isfinite(document.base).all())
         if sound:
-            spread.add(one.base)
+            spread.add(document.base)
         with np.errstate(all="ignore"):
-            squares.append(np.square(one.candidate - one.base).mean(axis=0))
-            found.add(COSINE, 1.0 if sound else np.nan, _cosine(one))
+            squares.append(np.square(document.candidate - document.base).mean(axis=0))
+            numbers.add(COSINE, 1.0 if sound else np.nan, _cosine(document))
     with np.errstate(all="ignore"):
         errors = [float(np.sqrt(np.mean(of / spread.variances()))) for of in squares]
-    own = [1.0 - cosine for cosine in found.metrics[COSINE].base]
-    found.metrics = {
+    own = [1.0 - cosine for cosine in numbers.metrics[COSINE].base]
+    numbers.metrics = {
         ERROR: DocumentNumbers(higher_is_better=False, distance=True, base=own, candidate=errors),
-        COSINE: replace(found.metrics[COSINE], distance=True),
+        COSINE: replace(numbers.metrics[COSINE], distance=True),
     }
-    _note_constant(found, looks)
-    return found
+    _note_constant(numbers, looks)
+    return numbers
 
 
 def score_logits(pair: DumpPair, task: str, *, distributions: bool = True) -> OutputNumbers:
@@ -120,12 +122,15 @@ def score_logits(pair: DumpPair, task: str, *, distributions: bool = True) -> Ou
     Raises:
         EvaluationError: these are no logits, or not of these labels or this vocabulary.
     """
-    found, looks = OutputNumbers(task=task), (_Look(), _Look())
+    numbers, looks = OutputNumbers(task=task), (_Look(), _Look())
     tops: list[tuple[Labels, Labels]] = []
-    for number, one in enumerate(pair.read()):
-        _check_logits(pair, one, pair.documents[number])
+    for number, document in enumerate(pair.read()):
+        _check_logits(pair, document, pair.documents[number])
         with np.errstate(all="ignore"):
-            base, candidate = log_softmax(one.base, axis=1), log_softmax(one.candidate, axis=1)
+            base, candidate = (
+                log_softmax(document.base, axis=1),
+                log_softmax(document.candidate, axis=1),
+            )
         _look_at(looks, (base, candidate))
         # of a row without numbers the first class, whose log-probability is none either
         top = base.argmax(axis=1), candidate.argmax(axis=1)
@@ -135,24 +140,24 @@ def score_logits(pair: DumpPair, task: str, *, distributions: bool = True) -> Ou
         given = [side[rows, ids][known] for side in (base, candidate)]
         broken = [bool(np.isnan(side).any()) for side in (base, candidate)]
         for side, values in enumerate(given):
-            found.likelihoods[side].append(values)
+            numbers.likelihoods[side].append(values)
         if pair.labels is None:
-            found.add(EXPECTED, _expected(base, base), _expected(base, candidate))
+            numbers.add(EXPECTED, _expected(base, base), _expected(base, candidate))
         else:
-            found.add(LABEL, *(float(values.mean()) for values in given))
+            numbers.add(LABEL, *(float(values.mean()) for values in given))
             right = [float((of == ids)[known].mean()) for of in top]
-            found.add(ACCURACY, *np.where(broken, np.nan, right).tolist())
+            numbers.add(ACCURACY, *np.where(broken, np.nan, right).tolist())
         if distributions:
             compared = divergence(base, candidate, ids)
-            found.divergences.append(DocumentDivergence(doc_id=number, requests=(compared,)))
-    _note_chance(found, pair)
-    _note_one_class(found, tops)
+            numbers.divergences.append(DocumentDivergence(doc_id=number, requests=(compared,)))
+    _note_chance(numbers, pair)
+    _note_one_class(numbers, tops)
     if pair.vocabulary is not None:
-        _add_texts(found, pair, pair.vocabulary, tops)
+        _add_texts(numbers, pair, pair.vocabulary, tops)
     elif all(len(of) == 1 for of, _ in tops):
-        found.answers = [str(of[0]) for of, _ in tops], [str(of[0]) for _, of in tops]
-    _note_constant(found, looks)
-    return found
+        numbers.answers = [str(of[0]) for of, _ in tops], [str(of[0]) for _, of in tops]
+    _note_constant(numbers, looks)
+    return numbers
 
 
 def _check_logits(pair: DumpPair, one: PairedOutput, document: str) -> None:
@@ -226,12 +231,12 @@ def _add_texts(
                 np.where(sound, getattr(of, unit), np.nan).tolist()
                 for of, sound in zip(rates, known, strict=True)
             )
-            said = [f"{100.0 * getattr(of, f'{unit}_of_all'):.4g}%" for of in rates]
+            totals = [f"{100.0 * getattr(of, f'{unit}_of_all'):.4g}%" for of in rates]
             found.metrics[name] = DocumentNumbers(
                 higher_is_better=False,
                 base=of_base,
                 candidate=of_candidate,
-                said=(_MEAN_RATE.format(unit, said[0]), _MEAN_RATE.format(unit, said[1])),
+                said=(_MEAN_RATE.format(unit, totals[0]), _MEAN_RATE.format(unit, totals[1])),
             )
         for side, of in enumerate(rates):
             if _share(rate >= _ALL_WRONG for rate in of.words) >= WITHOUT_ANSWER:
@@ -272,7 +277,7 @@ def _note_one_class(found: OutputNumbers, tops: Sequence[tuple[Labels, Labels]])
     if EXPECTED not in found.metrics or len(tops) < 2:
         return
     for side in (0, 1):
-        if len({int(one) for of in tops for one in np.unique(of[side])}) == 1:
+        if len({int(label) for of in tops for label in np.unique(of[side])}) == 1:
             found.silent[side, EXPECTED] = "one_answer"
 
 
@@ -316,8 +321,12 @@ class _Spread:
         if self._first is None:
             return np.ones(1)
         means = self._sums / self._count
-        found: Floats = np.maximum(self._squares / self._count - means**2, 0.0)
-        return np.maximum(found, _LEAST_VARIANCE * found.mean()) if found.any() else found + 1.0
+        variances: Floats = np.maximum(self._squares / self._count - means**2, 0.0)
+        return (
+            np.maximum(variances, _LEAST_VARIANCE * variances.mean())
+            if variances.any()
+            else variances + 1.0
+        )
 
 
 class _Look:

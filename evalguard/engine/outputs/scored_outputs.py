@@ -49,7 +49,7 @@ def score_dumps(
         UsageError, MisalignedRunsError, EvaluationError: as ``DumpPair``; jiwer is not installed.
     """
     pair = DumpPair(sources[0].path, sources[1].path)
-    found = [
+    outputs = [
         score_logits(pair, OUTPUT, distributions=distributions)
         if pair.logits
         else score_states(pair, OUTPUT),
@@ -57,7 +57,8 @@ def score_dumps(
     ]
     own = pair.logits and pair.labels is None and not pair.texts
     scores = [
-        [_scores(one, pair, side, source) for one in found] for side, source in enumerate(sources)
+        [_scores(output, pair, side, source) for output in outputs]
+        for side, source in enumerate(sources)
     ]
     base, candidate = (
         ScoredSide(
@@ -67,8 +68,8 @@ def score_dumps(
                 kind="dump",
                 description=f"outputs of {len(pair.documents):,} documents",
             ),
-            tables=tuple(table for one in scores[side] for table in one.tables),
-            samples={one.task: one for one in scores[side]},
+            tables=tuple(table for task_scores in scores[side] for table in task_scores.tables),
+            samples={task_scores.task: task_scores for task_scores in scores[side]},
             findings=(_OWN_REFERENCE,) if own else (),
         )
         for side, source in enumerate(sources)
@@ -76,9 +77,9 @@ def score_dumps(
     return base, replace(
         candidate,
         divergences={
-            one.task: TaskDivergences(task=one.task, documents=tuple(one.divergences))
-            for one in found
-            if one.divergences
+            output.task: TaskDivergences(task=output.task, documents=tuple(output.divergences))
+            for output in outputs
+            if output.divergences
         },
     )
 
@@ -92,8 +93,8 @@ def _table(
     source: DumpSource,
 ) -> ScoreTable:
     n = len(pair.documents)
-    names = [digest_of(one) for one in pair.documents]
-    asked = tuple(digest_of(one) for one in pair.inputs) if all(pair.inputs) else tuple(names)
+    names = [digest_of(document) for document in pair.documents]
+    asked = tuple(digest_of(inputs) for inputs in pair.inputs) if all(pair.inputs) else tuple(names)
     table = ScoreTable(
         task=found.task,
         filter="none",
@@ -141,9 +142,11 @@ def _scores(found: OutputNumbers, pair: DumpPair, side: int, source: DumpSource)
             "token_logprobs": [given[row].tolist() if given else None],
             "truncated": False,
             "cut": False,
-            "scores": json.dumps({"none": {one.metric: float(one.values[row]) for one in tables}}),
+            "scores": json.dumps(
+                {"none": {table.metric: float(table.values[row]) for table in tables}}
+            ),
             "answers": json.dumps(
-                {"none": {one.metric: one.answers[row] for one in tables if one.answers}}
+                {"none": {table.metric: table.answers[row] for table in tables if table.answers}}
             ),
             "generated": "",
         }

@@ -50,11 +50,11 @@ def read_requests(arguments: Any) -> list[list[Any]]:
     if not isinstance(arguments, (dict, list)):
         return []
     texts = []
-    for one in requests:
-        if type(one) is dict:
-            texts.append([*one.values()])
-        elif type(one) is list:
-            texts.append(one)
+    for request in requests:
+        if type(request) is dict:
+            texts.append([*request.values()])
+        elif type(request) is list:
+            texts.append(request)
         else:
             return []
     return texts
@@ -70,8 +70,8 @@ def find_prompt(requests: Sequence[Sequence[Any]]) -> str | None:
 
 def hash_requests(requests: Sequence[Sequence[Any]]) -> str:
     """``request_hash`` of them, by a faster writer of JSON where both give the same."""
-    texts = [[one for one in asked if isinstance(one, str)] for asked in requests]
-    if len(texts) > 1 and any(one == other for one, other in pairwise(texts)):
+    texts = [[text for text in asked if isinstance(text, str)] for asked in requests]
+    if len(texts) > 1 and any(first == second for first, second in pairwise(texts)):
         return request_hash(requests)
     try:
         written = orjson.dumps(texts)
@@ -124,37 +124,39 @@ def read_answers(
     list of repeats) has an empty text.
     """
     generates = choosing.output_type == "generate_until"
-    told = responses if isinstance(responses, list) else []
-    if told and len(requests) <= len(told):  # as lm-eval writes nearly all of them
-        none = [None] * len(told)
-        if not choosing.asks_likelihoods and _is_texts(told, requests):
-            return Answered(none, none, [one[0] for one in told], True, False, ())
-        likely = _read_pairs(told)
+    replies = responses if isinstance(responses, list) else []
+    if replies and len(requests) <= len(replies):  # as lm-eval writes nearly all of them
+        none = [None] * len(replies)
+        if not choosing.asks_likelihoods and _is_texts(replies, requests):
+            return Answered(none, none, [reply[0] for reply in replies], True, False, ())
+        likely = _read_pairs(replies)
         if likely is not None:
             checked = likely[0] if choosing.asks_likelihoods else ()
             return Answered(*likely, none, True, False, checked)
     answers = [
         _answer(
             shortened(requests[n], prompt) if n < len(requests) else None,
-            told[n] if n < len(told) else None,
+            replies[n] if n < len(replies) else None,
             prompt=prompt,
         )
-        for n in range(max(len(requests), len(told), int(generates)))
+        for n in range(max(len(requests), len(replies), int(generates)))
     ]
     if generates and holds_nothing(responses):
         answers = [(*_NOTHING[:2], "")] * len(answers)
     elif generates:
         answers = [
-            (*one[:2], "") if one[2] is None and n < len(told) and holds_nothing(told[n]) else one
-            for n, one in enumerate(answers)
+            (*answer[:2], "")
+            if answer[2] is None and n < len(replies) and holds_nothing(replies[n])
+            else answer
+            for n, answer in enumerate(answers)
         ]
     return Answered(
-        [one[0] for one in answers],
-        [one[1] for one in answers],
-        [one[2] for one in answers],
+        [answer[0] for answer in answers],
+        [answer[1] for answer in answers],
+        [answer[2] for answer in answers],
         not _holds_nan(responses),
         _count_answers(responses) > 1,
-        _loglikelihoods(told, requests, prompt) if choosing.asks_likelihoods else (),
+        _loglikelihoods(replies, requests, prompt) if choosing.asks_likelihoods else (),
     )
 
 
@@ -168,8 +170,8 @@ def _read_pairs(responses: Sequence[Any]) -> tuple[list[float], list[bool]] | No
         if type(response) is not list or len(response) != 1 or type(response[0]) is not list:
             return None
         try:
-            told, flag = response[0]
-            value = float(told)
+            number, flag = response[0]
+            value = float(number)
         except (TypeError, ValueError):
             return None
         if not value > NO_PROBABILITY:
@@ -217,7 +219,7 @@ def _loglikelihoods(
     responses: Sequence[Any], requests: Sequence[Sequence[Any]], prompt: str | None
 ) -> Sequence[float]:
     """Of each request, in nats; () where the run shows none (generated answers, edits)."""
-    found: list[float] = []
+    loglikelihoods: list[float] = []
     for number, response in enumerate(responses):
         while isinstance(response, list) and len(response) == 1:  # repeats of one request
             response = response[0]
@@ -229,8 +231,8 @@ def _loglikelihoods(
         value = _likelihood(response, _scored_text(asked, prompt))
         if value is None:
             return ()
-        found.append(value)
-    return found
+        loglikelihoods.append(value)
+    return loglikelihoods
 
 
 def _likelihood(value: Any, text: str | None) -> float | None:

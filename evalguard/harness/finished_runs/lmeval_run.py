@@ -85,15 +85,15 @@ def find_run(path: Path) -> RunFiles:
     if not path.is_dir():
         raise UsageError(f"{path} does not exist")
     folder, notes = _folder_of_run(path)
-    found = _results_in(folder)
-    names = sorted({_name(results) for results in found})
+    files = _results_in(folder)
+    names = sorted({_name(results) for results in files})
     if len(names) > 1:
         raise UsageError(
             f"{folder} holds runs of several names: {', '.join(names)}",
             hint="give the results file of one of them",
         )
-    newest = max(found, key=lambda results: (_date(results), results.name))
-    older = sorted(set(found) - {newest}, key=_date, reverse=True)
+    newest = max(files, key=lambda results: (_date(results), results.name))
+    older = sorted(set(files) - {newest}, key=_date, reverse=True)
     return replace(_with_samples(newest, notes), older=tuple(older))
 
 
@@ -297,11 +297,11 @@ def _find_older(files: RunFiles) -> Iterator[Finding]:
     """Say which of several runs in a folder is read."""
     if files.older:
         dates = ", ".join(path.stem.rpartition("_")[2] or path.name for path in files.older[:3])
-        more = f" and {len(files.older) - 3} more" if len(files.older) > 3 else ""
+        suffix = f" and {len(files.older) - 3} more" if len(files.older) > 3 else ""
         yield Finding(
             kind="run_chosen",
             text=f"of {len(files.older) + 1} runs in {files.results.parent} the newest is read, "
-            f"{files.results.name} (older: {dates}{more})",
+            f"{files.results.name} (older: {dates}{suffix})",
             values={
                 "read": files.results.name,
                 "older": tuple(path.name for path in files.older),
@@ -317,9 +317,9 @@ def share_documents(base: LmEvalRun, candidate: LmEvalRun) -> None:
             theirs.share(ours)
     tables = {table.key: table for table in base.tables}
     for table in candidate.tables:
-        one = tables[table.key].asked_hashes if table.key in tables else ()
-        if isinstance(table.asked_hashes, Texts) and isinstance(one, Texts):
-            table.asked_hashes.share(one)
+        base_hashes = tables[table.key].asked_hashes if table.key in tables else ()
+        if isinstance(table.asked_hashes, Texts) and isinstance(base_hashes, Texts):
+            table.asked_hashes.share(base_hashes)
 
 
 def _chosen(files: RunFiles, results: Results, names: Sequence[str]) -> tuple[str, ...]:
@@ -330,14 +330,14 @@ def _chosen(files: RunFiles, results: Results, names: Sequence[str]) -> tuple[st
         return tuple(known)
     chosen: dict[str, None] = {}
     for name in names:
-        found = results.expand(name, known)
-        if not found:
+        expanded = results.expand(name, known)
+        if not expanded:
             raise UsageError(
                 f"the lm-eval run {files.results} has no samples of task '{name}'"
                 f"{nearest(name, known)}",
                 hint=_elsewhere(files, name) or f"it has: {', '.join(known)}",
             )
-        chosen.update(dict.fromkeys(found))
+        chosen.update(dict.fromkeys(expanded))
     return tuple(chosen)
 
 

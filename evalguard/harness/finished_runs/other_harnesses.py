@@ -70,9 +70,9 @@ def _name_by_keys(files: Sequence[Path]) -> str:
             content = read_file(file)
         except EvaluationError:
             continue
-        found = content.keys() if isinstance(content, dict) else set()
+        present = content.keys() if isinstance(content, dict) else set()
         for name, keys in _KEYS.items():
-            if keys <= found:
+            if keys <= present:
                 return name
     return ""
 
@@ -80,8 +80,8 @@ def _name_by_keys(files: Sequence[Path]) -> str:
 def _list_files(folder: Path) -> Iterator[str]:
     """Paths of files below a folder, relative to it, links to folders left out."""
     count = 0
-    for place, folders, names in os.walk(folder):
-        inside = Path(place).relative_to(folder)
+    for directory, folders, names in os.walk(folder):
+        inside = Path(directory).relative_to(folder)
         if len(inside.parts) >= _DEEPEST:
             folders.clear()
         for name in names:

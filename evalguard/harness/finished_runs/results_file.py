@@ -121,7 +121,7 @@ class Results:
     def expand(self, name: str, known: Mapping[str, object]) -> tuple[str, ...]:
         """Tasks with samples that a task's, a group's or a wildcard's name stands for."""
         groups = self.content.get("group_subtasks") or {}
-        found: dict[str, None] = {}
+        tasks: dict[str, None] = {}
         seen: set[str] = set()
         waiting = [name]
         while waiting:
@@ -130,12 +130,12 @@ class Results:
                 continue
             seen.add(current)
             if current in known:
-                found[current] = None
+                tasks[current] = None
             elif children := groups.get(current):
                 waiting[:0] = map(str, children)
             else:
-                found |= {task: None for task in known if fnmatchcase(task, current)}
-        return tuple(found)
+                tasks |= {task: None for task in known if fnmatchcase(task, current)}
+        return tuple(tasks)
 
     def metrics(self, task: str) -> Iterator[tuple[str, str]]:
         """(metric, filter) of every value that is reported for a task, in lm-eval's order."""
@@ -252,9 +252,9 @@ class Results:
         declared = config.get("filter_list")
         if not isinstance(declared, list):
             return {"none": None}
-        found: dict[str, str | None] = {}
-        for one in declared:
-            steps = one.get("filter") if isinstance(one, dict) else None
+        fallbacks: dict[str, str | None] = {}
+        for entry in declared:
+            steps = entry.get("filter") if isinstance(entry, dict) else None
             if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
                 continue
             looking = [at for at, step in enumerate(steps) if step.get("function") in _EXTRACTING]
@@ -262,8 +262,8 @@ class Results:
             if all(step.get("function") in _KEEPING for step in after):
                 last = steps[looking[-1]] if looking else {"fallback": None}
                 fallback = last.get("fallback", "[invalid]")
-                found[str(one.get("name"))] = None if fallback is None else str(fallback)
-        return found
+                fallbacks[str(entry.get("name"))] = None if fallback is None else str(fallback)
+        return fallbacks
 
     def output_type(self, task: str) -> str:
         """What a task asks for, as its config says; "" where the run does not."""
@@ -298,8 +298,8 @@ def _number(value: object) -> float:
 
 def _function_name(text: str) -> str:
     """Name of a function given by its source; any other text is a name already."""
-    head, found, rest = text.partition("def ")
-    if found and not head.strip(" \n@"):
+    head, marker, rest = text.partition("def ")
+    if marker and not head.strip(" \n@"):
         return rest.partition("(")[0].strip()
     return text.strip().partition("\n")[0][:60]
 
@@ -410,7 +410,7 @@ def _counted(
 def _metrics(
     results: Results, name: str, counted: Sequence[str], sizes: Mapping[str, int]
 ) -> tuple[tuple[GroupMetric, ...], list[NotCompared]]:
-    found, odd = [], []
+    metrics, odd = [], []
     for metric, filter_name in results.metrics(name):
         reported, _ = results.reported(name, metric, filter_name)
         values = [(task, results.reported(task, metric, filter_name)[0]) for task in counted]
@@ -422,13 +422,15 @@ def _metrics(
         ]
         if fitting:
             by_size = fitting[0] if len(fitting) == 1 else None
-            found.append(GroupMetric(metric=metric, filters=(filter_name,), weight_by_size=by_size))
+            metrics.append(
+                GroupMetric(metric=metric, filters=(filter_name,), weight_by_size=by_size)
+            )
         else:
             reason = (
                 "its reported value is not a mean of its subtasks', weighted by documents or not"
             )
             odd.append(NotCompared(task=name, filter=filter_name, metric=metric, reason=reason))
-    return tuple(found), odd
+    return tuple(metrics), odd
 
 
 def _mean(values: Sequence[tuple[float, int]], by_size: bool) -> float:

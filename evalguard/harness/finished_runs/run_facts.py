@@ -55,7 +55,7 @@ class RunOrigin:
     def of(cls, results: Results) -> RunOrigin:
         """Read it from a results file."""
         config, content = results.config, results.content
-        told: dict[str, Value] = {
+        arguments: dict[str, Value] = {
             "model": config.get("model"),
             "model_name": content.get("model_name"),
             "model_sha": config.get("model_sha"),
@@ -68,7 +68,7 @@ class RunOrigin:
             name=results.model_name,
             model={
                 name: str(value)
-                for name, value in told.items()
+                for name, value in arguments.items()
                 if value not in (None, "") and name not in left_out
             },
             cache=str(config.get("use_cache") or ""),
@@ -135,8 +135,8 @@ def _same_answers(ours: Rows, theirs: Rows) -> tuple[int, int]:
     likelihoods = pair_columns(ours, theirs, "loglikelihood")
     n = len(texts[0])
     same = sum(
-        one == other
-        for one, other in zip(
+        first == second
+        for first, second in zip(
             zip(texts[0], likelihoods[0], strict=True),
             zip(texts[1], likelihoods[1], strict=True),
             strict=True,
@@ -198,7 +198,7 @@ def _plain(value: Value) -> str | None:
 def run_environment_of(results: Results) -> dict[str, Value]:
     """Return what is known about how a run was made, for reports."""
     config, content, arguments = results.config, results.content, results.model_args
-    found: dict[str, Value] = {
+    environment: dict[str, Value] = {
         "model": engine_of(config.get("model")),
         "dtype": config.get("model_dtype") or arguments.get("dtype"),
         "softmax_dtype": arguments.get("softmax_dtype"),
@@ -216,7 +216,7 @@ def run_environment_of(results: Results) -> dict[str, Value]:
         "lm_eval_version": content.get("lm_eval_version"),
         "transformers_version": content.get("transformers_version"),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in environment.items() if value is not None}
 
 
 def run_reading(results: Results) -> dict[str, Value]:
@@ -227,7 +227,7 @@ def run_reading(results: Results) -> dict[str, Value]:
     content, arguments = results.content, results.model_args
     version = content.get("lm_eval_version")
     known = isinstance(version, str) and re.match(r"\d", version)
-    found: dict[str, Value] = {
+    reading: dict[str, Value] = {
         "lm_eval": version if known else None,
         "add_bos_token": arguments.get("add_bos_token"),
         "prefix_token_id": arguments.get("prefix_token_id"),
@@ -238,7 +238,7 @@ def run_reading(results: Results) -> dict[str, Value]:
         "rolling_bos": "lm-eval",
         "finished": True,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in reading.items() if value is not None}
 
 
 def _prefix_token(results: Results) -> Value:
@@ -279,8 +279,8 @@ def find_cut_prompts(results: Results, documents: Mapping[str, Rows]) -> Iterato
         documents: of each task.
     """
     cut = total = twice = 0
-    told: Any = results.content.get("tokenizer_bos_token")
-    bos = "" if _token(told) is None or not _writes_bos_always(results) else str(told[0])
+    bos_token: Any = results.content.get("tokenizer_bos_token")
+    bos = "" if _token(bos_token) is None or not _writes_bos_always(results) else str(bos_token[0])
     for task, rows in documents.items():
         longest = _longest_prompt(results, task)
         for prompt in column_of(rows, "prompt"):
@@ -350,8 +350,10 @@ def find_other_engines(
         return
     text = f"the base was run by {ours}, the other by {theirs}: other kernels"
     if generated:
-        told = [_SAMPLING.get(one, _BY_THE_SERVER.format(one)) for one in (ours, theirs)]
-        text += f" and other sampling where the task names none ({'; '.join(told)})"
+        samplings = [
+            _SAMPLING.get(engine, _BY_THE_SERVER.format(engine)) for engine in (ours, theirs)
+        ]
+        text += f" and other sampling where the task names none ({'; '.join(samplings)})"
     yield Finding(
         kind="made_differently",
         text=text,

@@ -184,10 +184,10 @@ class DocumentReader:
         """Of these documents; None of a task that asks for none."""
         if not self._asks_likelihoods:
             return None
-        found = Lists.of(self._checked.pack(), self._checks.pack().values)
+        lists = Lists.of(self._checked.pack(), self._checks.pack().values)
         last = {doc_id: at for at, doc_id in enumerate(self._doc_ids.pack())}
         places = [last[doc_id] for doc_id in doc_ids.tolist()]
-        return found if places == list(range(len(found))) else found.pick(places)
+        return lists if places == list(range(len(lists))) else lists.pick(places)
 
     def finish(
         self, by_filter: Mapping[str, Samples], fallbacks: Mapping[str, str | None]
@@ -223,7 +223,7 @@ def ascend(doc_ids: NDArray[Any]) -> bool:
 def _written_arguments(asked: Sequence[Any], prompt: str | None) -> str:
     if len(asked) == 2 and asked[0] == prompt and type(asked[1]) is str:  # nearly all of them
         return f"[null, {quote(asked[1])}]"
-    parts = [quote(one) if type(one) is str else _written_options(one) for one in asked[1:]]
+    parts = [quote(value) if type(value) is str else _written_options(value) for value in asked[1:]]
     if asked:
         parts.insert(0, "null" if asked[0] == prompt else _READABLE.encode(asked[0]))
     return f"[{', '.join(parts)}]"
@@ -263,7 +263,7 @@ def _with_answers(
     hashes = {name: first.hashes(name) for name in HASHES}
     if not np.array_equal(first.doc_ids, ids):
         hashes = {name: _first_hashes(by_filter, name, ids) for name in HASHES}
-    found = {
+    merged = {
         **{name: columns[name] for name in ("doc_id", "doc", "prompt", "target")},
         **hashes,
         **{name: columns[name] for name in ("arguments", "loglikelihood", "is_greedy", "text")},
@@ -271,15 +271,15 @@ def _with_answers(
         "scores": _written_scores(by_filter, ids),
         "generated": _written_generated(by_filter, ids, texts, fallbacks),
     }
-    return DocumentColumns(found)
+    return DocumentColumns(merged)
 
 
 def _first_hashes(by_filter: Mapping[str, Samples], name: str, ids: NDArray[np.int64]) -> Texts:
     """The hashes of documents, each of the first filter that has it."""
-    found: dict[int, Any] = {}
+    hashes: dict[int, Any] = {}
     for samples in [*by_filter.values()][::-1]:
-        found |= zip(samples.doc_ids.tolist(), samples.hashes(name), strict=True)
-    return Texts.of([found[doc_id] for doc_id in ids.tolist()])
+        hashes |= zip(samples.doc_ids.tolist(), samples.hashes(name), strict=True)
+    return Texts.of([hashes[doc_id] for doc_id in ids.tolist()])
 
 
 def _of_documents(
@@ -337,7 +337,7 @@ def _written_generated(
     if not fallbacks:
         filled.extend([""] * len(doc_ids))
         return filled.pack()
-    unfound = [_of_documents(one, one.unfound, doc_ids) for one in by_filter.values()]
+    unfound = [_of_documents(samples, samples.unfound, doc_ids) for samples in by_filter.values()]
     known: dict[tuple[Any, ...], str] = {}
     unknown: tuple[Ending, ...] = ("",)
     for of_document, *of_filters in zip(texts, *unfound, strict=True):
@@ -349,9 +349,9 @@ def _written_generated(
             known[key] = GeneratedDocument(
                 ended=unknown * len(of_document),
                 missing={
-                    name: (one,)
-                    for name, one in zip(by_filter, of_filters, strict=True)
-                    if one is not None
+                    name: (flag,)
+                    for name, flag in zip(by_filter, of_filters, strict=True)
+                    if flag is not None
                 },
             ).written
         filled.append(known[key])
@@ -381,7 +381,7 @@ def read_lmeval_samples(
         UsageError: for samples without hashes, which lm-eval wrote before 0.4.3.
     """
     filters = list(dict.fromkeys(filter_name for _, filter_name in metrics))
-    found: dict[str, _FilterReader] = {}
+    readers: dict[str, _FilterReader] = {}
     documents = DocumentReader(asks_likelihoods=choosing.asks_likelihoods)
     for number, row in read_lines(path):
         doc_id = row.get("doc_id") if isinstance(row, dict) else None
@@ -395,16 +395,16 @@ def read_lmeval_samples(
             raise _without_hashes(row, f"{path}:{number}")
         filter_name = row.get("filter")
         if not filter_name:
-            seen = sum(doc_id in reader.lines for reader in found.values())
+            seen = sum(doc_id in reader.lines for reader in readers.values())
             filter_name = _nth(filters, seen, doc_id, f"{path}:{number}")
         elif not isinstance(filter_name, str):
             where = f"{path}:{number}"
             raise EvaluationError(f"{where}: no sample of lm-eval: its 'filter' is not a name")
-        reader = found.get(filter_name)
+        reader = readers.get(filter_name)
         if reader is None:
             own = [metric for metric, of_filter in metrics if of_filter == filter_name]
-            reader = _FilterReader(filter_name, [*found.values()], own, choosing, fallbacks)
-            found[filter_name] = reader
+            reader = _FilterReader(filter_name, [*readers.values()], own, choosing, fallbacks)
+            readers[filter_name] = reader
         first = reader.lines.setdefault(doc_id, number)
         if first != number:
             raise EvaluationError(
@@ -422,14 +422,14 @@ def read_lmeval_samples(
         except RecursionError as error:
             where = f"{path}:{number}"
             raise EvaluationError(f"{where}: no sample of lm-eval: nested too deep") from error
-    if not found:
+    if not readers:
         raise EvaluationError(f"{path}: the file is empty", hint="make the run once more")
-    by_filter = {name: reader.finish() for name, reader in found.items()}
-    columns, one = documents.finish(by_filter, fallbacks), next(iter(by_filter.values()))
+    by_filter = {name: reader.finish() for name, reader in readers.items()}
+    columns, first_samples = documents.finish(by_filter, fallbacks), next(iter(by_filter.values()))
     return TaskSamples(
-        by_filter={name: _shared(of, one, columns) for name, of in by_filter.items()},
+        by_filter={name: _shared(of, first_samples, columns) for name, of in by_filter.items()},
         documents=columns,
-        loglikelihoods=documents.loglikelihoods(one.doc_ids),
+        loglikelihoods=documents.loglikelihoods(first_samples.doc_ids),
     )
 
 
@@ -542,21 +542,21 @@ class _FilterReader:
         filtered: Sequence[Any],
     ) -> None:
         names = row.get("metrics")
-        place = len(self._sound) - 1
-        found = {}
+        position = len(self._sound) - 1
+        scored = {}
         for name in names if isinstance(names, list) else self._metrics:
             if isinstance(name, str) and name in row:
-                item = found[name] = row[name]
+                item = scored[name] = row[name]
                 if (type(item) is not float or item <= NO_PROBABILITY) and _is_low(item):
                     self._scored_texts[doc_id] = only_scored_text(requests, prompt)
-        for name, item in found.items():
-            _put(self._items.setdefault(name, []), place, item, ABSENT)
+        for name, item in scored.items():
+            _put(self._items.setdefault(name, []), position, item, ABSENT)
         if not self._generates and self._choosing.shows_options:
             target = str(row.get("target", ""))
             chosen = Chosen.of(requests, filtered, target, self._choosing)
-            for name, item in found.items():
+            for name, item in scored.items():
                 answers = self._given.setdefault(name, TextsFiller())
-                _put(answers, place, chosen.answer(name, item), None)
+                _put(answers, position, chosen.answer(name, item), None)
 
     def _take_text(self, text: str | None, filtered: Sequence[Any]) -> None:
         self._texts.append(text)
@@ -578,7 +578,7 @@ class _FilterReader:
         for answers in self._given.values():
             answers.extend(repeat(None, n - len(answers)))
         hashes = [filled.pack() for filled in self._hashes]
-        found = Samples(
+        samples = Samples(
             doc_ids=np.fromiter(self.lines, dtype=np.int64, count=n),
             doc_hashes=hashes[0],
             prompt_hashes=hashes[1],
@@ -593,9 +593,9 @@ class _FilterReader:
             without=self._without,
             scored_texts=self._scored_texts,
         )
-        if not ascend(found.doc_ids):
-            found = found.pick(np.argsort(found.doc_ids).tolist())
-        return replace(found, items=_in_order(found.items))
+        if not ascend(samples.doc_ids):
+            samples = samples.pick(np.argsort(samples.doc_ids).tolist())
+        return replace(samples, items=_in_order(samples.items))
 
 
 def _put(column: list[Any] | TextsFiller, place: int, value: Any, blank: Any) -> None:

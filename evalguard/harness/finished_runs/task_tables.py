@@ -73,8 +73,8 @@ class WrittenLabels(Mapping[str, Mapping[int, str]]):
     def _labels(self) -> Mapping[str, Mapping[int, str]]:
         if self._read is None:
             ids = self._documents.columns["doc_id"]
-            told = zip(ids, map(_read, _written(self._documents)), strict=True)
-            self._read = read_labels(told)
+            labelled = zip(ids, map(_read, _written(self._documents)), strict=True)
+            self._read = read_labels(labelled)
         return self._read
 
 
@@ -231,16 +231,16 @@ def read_task(
 
 def _check_loglikelihoods(path: Path, task: str, read: TaskSamples) -> None:
     """Refuse a run whose answers say nothing about its model."""
-    found = read.loglikelihoods
-    if found is None:
+    loglikelihoods = read.loglikelihoods
+    if loglikelihoods is None:
         return
     doc_ids = next(iter(read.by_filter.values())).doc_ids
     try:
         check_flat_loglikelihoods(
             task,
             doc_ids.tolist(),
-            found.lengths,
-            np.asarray(cast(Numbers, found.items).values, dtype=np.float64),
+            loglikelihoods.lengths,
+            np.asarray(cast(Numbers, loglikelihoods.items).values, dtype=np.float64),
         )
     except EvaluationError as error:
         raise EvaluationError(f"{path}: {error}", hint=error.hint) from error
@@ -268,7 +268,9 @@ def _check_room(results: Results, path: Path, task: str, read: TaskSamples) -> N
     columns = read.documents.columns
     for doc_id, written in zip(columns["doc_id"], columns["arguments"], strict=True):
         requests = map(json.loads, cast("list[str]", written) if doc_id in first else ())
-        asked = [options for one in requests for options in one if isinstance(options, dict)]
+        asked = [
+            options for request in requests for options in request if isinstance(options, dict)
+        ]
         longest = max(
             (_whole_number(options.get("max_gen_toks"), default) for options in asked), default=0
         )
@@ -303,10 +305,10 @@ class _Metric:
 def _table(of: _Metric, samples: Samples, *, source: str, caveats: tuple[str, ...]) -> ScoreTable:
     n = len(samples.doc_ids)
     scored = _scored(samples, of.name)
-    found, told = _statistics(of, scored.items[of.name], n=n)
+    statistics, notes = _statistics(of, scored.items[of.name], n=n)
     higher_is_better = of.results.direction(of.task, of.name)
     own = (
-        *told,
+        *notes,
         _missing(len(scored.doc_ids), n),
         _gaps(samples),
         _repeated(of, scored),
@@ -316,13 +318,13 @@ def _table(of: _Metric, samples: Samples, *, source: str, caveats: tuple[str, ..
         task=of.task,
         filter=of.filter,
         metric=of.name,
-        aggregation=found.aggregation,
+        aggregation=statistics.aggregation,
         higher_is_better=higher_is_better is not False,
         directed=higher_is_better is not None,
         doc_ids=scored.doc_ids,
-        values=np.where(scored.sound, _document_values(found, scored), np.nan),
-        weights=found.weights,
-        rescoring=found.rescoring,
+        values=np.where(scored.sound, _document_values(statistics, scored), np.nan),
+        weights=statistics.weights,
+        rescoring=statistics.rescoring,
         doc_hashes=scored.doc_hashes,
         prompt_hashes=scored.prompt_hashes,
         target_hashes=scored.target_hashes,
@@ -363,19 +365,19 @@ def _statistics(
     else:
         statistics = DocumentStatistics.rescored(read_rescoring(items, aggregation))
     reported, stderr = of.results.reported(of.task, of.name, of.filter)
-    found = run_disagreement(statistics, reported)
-    if found and not declared:
-        raise NotComparableError(f"its aggregation is not recorded and is not a mean ({found})")
-    if not found:
-        found = _lost_documents(of, n, stderr_disagreement(statistics, stderr))
-    if found:
+    fault = run_disagreement(statistics, reported)
+    if fault and not declared:
+        raise NotComparableError(f"its aggregation is not recorded and is not a mean ({fault})")
+    if not fault:
+        fault = _lost_documents(of, n, stderr_disagreement(statistics, stderr))
+    if fault:
         raise EvaluationError(
-            f"{of.path} and {of.results.path} are not of one run: {of.name} ({of.filter}): {found}",
+            f"{of.path} and {of.results.path} are not of one run: {of.name} ({of.filter}): {fault}",
             hint="results and samples must be the files of one run: make it once more",
         )
     caveats = ["" if declared else "no aggregation declared: mean, as it comes out"]
-    if other := stderr_disagreement(statistics, stderr):
-        caveats.append(f"the samples give {other}; that of the samples is used")
+    if difference := stderr_disagreement(statistics, stderr):
+        caveats.append(f"the samples give {difference}; that of the samples is used")
     return statistics, [caveat for caveat in caveats if caveat]
 
 

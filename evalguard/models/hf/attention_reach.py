@@ -34,8 +34,8 @@ class LayerReach:
         if self.kind == "window":
             return seen & (depths[:, :, None] - seen_depths[:, None, :] < self.size)
         if self.kind == "chunk":
-            own, others = depths // self.size, seen_depths // self.size
-            return seen & (own[:, :, None] == others[:, None, :])
+            own, seen_chunks = depths // self.size, seen_depths // self.size
+            return seen & (own[:, :, None] == seen_chunks[:, None, :])
         return seen
 
 

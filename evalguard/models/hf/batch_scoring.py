@@ -57,13 +57,13 @@ def pick_target_logprobs(
         rows: log-probabilities, shape (n, vocabulary).
         targets: token ids, shape (n,), on the same device.
     """
-    told = rows.gather(1, targets.unsqueeze(1)).squeeze(1)
+    logprobs = rows.gather(1, targets.unsqueeze(1)).squeeze(1)
     if rows.device.type == "cpu" and rows.dtype in _NUMPY_DTYPES:
         # torch takes ten times as long for the place of a maximum on a CPU
         best = torch.from_numpy(rows.numpy().argmax(axis=1))
     else:
         best = rows.argmax(dim=-1)
-    return told, best == targets
+    return logprobs, best == targets
 
 
 def split_by_piece(
@@ -71,16 +71,16 @@ def split_by_piece(
 ) -> list[ScoredTokens]:
     """Cut the answers of many pieces apart; ``told`` and ``greedy`` have shape (N,)."""
     logprobs, flags = told.double().cpu().numpy(), greedy.tolist()
-    found, end = [], 0
+    scores, end = [], 0
     for read in reads:
         start, end = end, end + len(read.positions)
         of_piece = slice(start, end)
-        found.append(
+        scores.append(
             ScoredTokens(
                 fed=read.piece, logprobs=logprobs[of_piece], is_greedy=all(flags[of_piece])
             )
         )
-    return found
+    return scores
 
 
 class BatchScoring(GuardedGeneration):
@@ -150,8 +150,8 @@ class BatchScoring(GuardedGeneration):
         for group in self.groups(batches):
             reads += [read for batch in group for read in batch.reads]
             for rows, targets in self._blocks(group):
-                told, flags = pick_target_logprobs(rows, targets)
-                logprobs.append(told)
+                chosen, flags = pick_target_logprobs(rows, targets)
+                logprobs.append(chosen)
                 greedy.append(flags)
         return split_by_piece(reads, torch.cat(logprobs), torch.cat(greedy)) if reads else []
 
@@ -161,7 +161,7 @@ class BatchScoring(GuardedGeneration):
         most = self._rows.together if self._rows else 0
         group: list[PackedBatch] = []
         for batch in batches:
-            if group and sum(one.n_read for one in (*group, batch)) > most:
+            if group and sum(member.n_read for member in (*group, batch)) > most:
                 yield group
                 group = []
             group.append(batch)
@@ -188,14 +188,14 @@ class BatchScoring(GuardedGeneration):
             lengths = _lengths_read_by(reads, sum(part[0].shape[0] for part in waiting))
             if not lengths:
                 continue
-            rows, told, greedy = (
+            rows, logprobs, greedy = (
                 torch.cat(parts) if len(parts) > 1 else parts[0]
                 for parts in zip(*waiting, strict=True)
             )
             n, done = sum(lengths), reads[: len(lengths)]
-            reads, waiting = reads[len(lengths) :], [(rows[n:], told[n:], greedy[n:])]
-            found = split_by_piece(done, told[:n], greedy[:n])
-            yield list(zip(found, rows[:n].split(lengths), strict=True))
+            reads, waiting = reads[len(lengths) :], [(rows[n:], logprobs[n:], greedy[n:])]
+            scores = split_by_piece(done, logprobs[:n], greedy[:n])
+            yield list(zip(scores, rows[:n].split(lengths), strict=True))
 
     def full_logits(self, moved: DeviceBatch) -> torch.Tensor:
         """Return the logits where a batch is read, from logits at all positions."""
@@ -278,7 +278,7 @@ def _lengths_read_by(reads: Sequence[PieceRead], positions: int) -> list[int]:
     ends = accumulate(len(read.positions) for read in reads)
     return [
         len(read.positions)
-        for read, _ in takewhile(lambda one: one[1] <= positions, zip(reads, ends, strict=True))
+        for read, _ in takewhile(lambda pair: pair[1] <= positions, zip(reads, ends, strict=True))
     ]
 
 
@@ -318,8 +318,8 @@ class PieceScoring(BatchScoring):
         fed = self._all_fed(pairs)
         if self._only_encoding:
             return [_without_scores(piece) for piece in fed]
-        found = retry_with_smaller_batches([self], lambda: self.score_batches(self.batches(fed)))
-        answers = {scored.fed: scored for scored in found}
+        scores = retry_with_smaller_batches([self], lambda: self.score_batches(self.batches(fed)))
+        answers = {scored.fed: scored for scored in scores}
         return [answers[piece] for piece in fed]
 
     @contextmanager

@@ -76,18 +76,18 @@ def join_neighbours(
         First index, and index after the last, of every range.
     """
     of = list(items)  # of a range, at both of its ends
-    other = list(range(len(of)))  # the other end of the range that ends here
-    for left in sorted(range(len(shared)), key=lambda left: -shared[left]):
-        both = join(of[left], of[left + 1], shared[left])
+    other_end = list(range(len(of)))  # the other end of the range that ends here
+    for index in sorted(range(len(shared)), key=lambda index: -shared[index]):
+        both = join(of[index], of[index + 1], shared[index])
         if both is not None:
-            start, end = other[left], other[left + 1]
-            other[start], other[end] = end, start
+            start, end = other_end[index], other_end[index + 1]
+            other_end[start], other_end[end] = end, start
             of[start] = of[end] = both
     ranges = []
     start = 0
     while start < len(of):
-        ranges.append((start, other[start] + 1))
-        start = other[start] + 1
+        ranges.append((start, other_end[start] + 1))
+        start = other_end[start] + 1
     return ranges
 
 

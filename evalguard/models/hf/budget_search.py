@@ -100,8 +100,8 @@ def describe_budget_conditions(lm: Any) -> dict[str, Value]:
 
 
 def _config_number(config: Any, name: str) -> int:
-    found = getattr(config, name, None)
-    return found if isinstance(found, int) else 0
+    number = getattr(config, name, None)
+    return number if isinstance(number, int) else 0
 
 
 def _doubled_budgets(search: BudgetSearch) -> Iterator[int]:

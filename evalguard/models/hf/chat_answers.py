@@ -132,10 +132,10 @@ class ChatAnswers:
             return ""
         if getattr(self._tokenizer, "response_template", None) is not None:
             return f"tool calls are read by {_OWN_TEMPLATE}"
-        found = find_tool_form(self._template(tools))
-        if found is None:
+        form = find_tool_form(self._template(tools))
+        if form is None:
             return "in which form the model writes tool calls is not known: its calls are not read"
-        return f"tool calls are read in the form of its chat template: {found.name}"
+        return f"tool calls are read in the form of its chat template: {form.name}"
 
     def read(
         self, asked: tuple[Any, ...], rendered: tuple[Any, ...], response: Response
@@ -150,24 +150,24 @@ class ChatAnswers:
         if request is None or response.text is None:
             return response
         text = _cut_at_ends(response.text, self._ends)
-        found = self._parsed(request, str(rendered[0]), text)
+        written = self._parsed(request, str(rendered[0]), text)
         calls: Value = UNKNOWN_CALLS
-        if found is None:
-            found = WrittenMessage(text=text.strip())
+        if written is None:
+            written = WrittenMessage(text=text.strip())
             calls = UNKNOWN_CALLS if request.offered else []
         else:
-            calls = [call.message for call in found.calls]
-        if _thinks_on(str(rendered[0]), text) and not (found.calls or found.reasoning):
+            calls = [call.message for call in written.calls]
+        if _thinks_on(str(rendered[0]), text) and not (written.calls or written.reasoning):
             # As servers with a parser of thoughts have it: nothing was said yet.
-            found = WrittenMessage(text="", reasoning=self._without_special(text))
-        said = found.text if found.unclosed else self._without_special(found.text)
-        called = "tool_calls" if found.calls and response.ended == "stop" else ""
+            written = WrittenMessage(text="", reasoning=self._without_special(text))
+        content = written.text if written.unclosed else self._without_special(written.text)
+        called = "tool_calls" if written.calls and response.ended == "stop" else ""
         reason = called or response.ended
         message: dict[str, Value] = {"tool_calls": calls} if calls else {}
-        message |= {"reasoning_content": found.reasoning} if found.reasoning else {}
+        message |= {"reasoning_content": written.reasoning} if written.reasoning else {}
         message |= {"finish_reason": reason} if reason else {}
-        told = json.dumps(message, ensure_ascii=False) if message else ""
-        return replace(response, text=said, message=told)
+        encoded = json.dumps(message, ensure_ascii=False) if message else ""
+        return replace(response, text=content, message=encoded)
 
     def _parsed(self, request: ChatRequest, prompt: str, text: str) -> WrittenMessage | None:
         """The answer taken apart; None where nobody knows how its model writes calls."""
@@ -177,11 +177,11 @@ class ChatAnswers:
         form = find_tool_form(self._template(request.offered))
         if form is None:
             return None
-        found = form.read(text, request.offered)
+        written = form.read(text, request.offered)
         names = [function_name(tool) for tool in request.offered]
-        if form.unmarked and not found.calls and any(name in text for name in names):
+        if form.unmarked and not written.calls and any(name in text for name in names):
             return None  # perhaps a call, in marks that nobody here knows
-        return found
+        return written
 
     def _by_tokenizer(self, request: ChatRequest, prompt: str, text: str) -> WrittenMessage | None:
         """By transformers' own parser, where the tokenizer says how; None where it cannot."""
@@ -189,10 +189,10 @@ class ChatAnswers:
             return None
         parse = self._tokenizer.parse_response
         known = inspect.signature(parse).parameters
-        more: dict[str, Any] = {"prefix": prompt} if "prefix" in known else {}
-        more |= {"tools": [dict(t) for t in request.offered]} if "tools" in known else {}
+        options: dict[str, Any] = {"prefix": prompt} if "prefix" in known else {}
+        options |= {"tools": [dict(t) for t in request.offered]} if "tools" in known else {}
         try:
-            return _of_message(parse(text, **more), text)
+            return _of_message(parse(text, **options), text)
         except Exception:  # noqa: BLE001 - a text that it does not take; the template's marks say more
             return None
 
@@ -218,10 +218,10 @@ def _of_message(parsed: Any, text: str) -> WrittenMessage | None:
         written = arguments if isinstance(arguments, str) else json.dumps(arguments)
         calls.append(WrittenCall(name=str(function.get("name", "")), arguments=written))
     thought = parsed.get("thinking") or parsed.get("reasoning_content") or parsed.get("reasoning")
-    said = parsed.get("content")
-    endless = thought and not said and not calls
+    content = parsed.get("content")
+    endless = thought and not content and not calls
     return WrittenMessage(
-        text=text.strip() if endless else str(said or ""),
+        text=text.strip() if endless else str(content or ""),
         calls=tuple(calls),
         reasoning="" if endless else str(thought or ""),
         unclosed=bool(endless),
@@ -233,19 +233,23 @@ def _for_template(message: Mapping[str, Value], template: str) -> dict[str, Any]
 
     The role "developer" is "system" where the template does not know it.
     """
-    found: dict[str, Any] = dict(message)
-    if found["role"] == "developer" and "developer" not in template:
-        found["role"] = "system"
-    content = found.get("content")
+    converted: dict[str, Any] = dict(message)
+    if converted["role"] == "developer" and "developer" not in template:
+        converted["role"] = "system"
+    content = converted.get("content")
     if isinstance(content, list):
         parts = cast("list[Mapping[str, str]]", content)
-        found["content"] = "\n".join(part.get("text") or part.get("refusal", "") for part in parts)
+        converted["content"] = "\n".join(
+            part.get("text") or part.get("refusal", "") for part in parts
+        )
     elif content is None:
-        found["content"] = ""
-    calls = found.get("tool_calls")
+        converted["content"] = ""
+    calls = converted.get("tool_calls")
     if isinstance(calls, list):
-        found["tool_calls"] = [_with_parsed_arguments(cast("dict[str, Any]", one)) for one in calls]
-    return found
+        converted["tool_calls"] = [
+            _with_parsed_arguments(cast("dict[str, Any]", call)) for call in calls
+        ]
+    return converted
 
 
 def _with_parsed_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,11 +265,11 @@ def _end_texts(lm: Any) -> tuple[str, ...]:
     """How the tokens are written that end a text, or fill it up."""
     tokenizer = lm.tokenizer
     settings = getattr(lm.model, "generation_config", None)
-    told = getattr(settings, "eos_token_id", None)
-    ids = [*(told if isinstance(told, (list, tuple)) else [told]), tokenizer.eos_token_id]
+    end_ids = getattr(settings, "eos_token_id", None)
+    ids = [*(end_ids if isinstance(end_ids, (list, tuple)) else [end_ids]), tokenizer.eos_token_id]
     ids.append(tokenizer.pad_token_id)
-    known = dict.fromkeys(one for one in ids if isinstance(one, int))
-    texts = (str(tokenizer.decode([one], skip_special_tokens=False)) for one in known)
+    known = dict.fromkeys(token_id for token_id in ids if isinstance(token_id, int))
+    texts = (str(tokenizer.decode([token_id], skip_special_tokens=False)) for token_id in known)
     return tuple(text for text in texts if text.strip())
 
 

@@ -186,8 +186,8 @@ class EncodingCacheHFLM(HFLM):  # type: ignore[misc]
         }
         usual = _add_special_kwargs(None, self.add_bos_token)
         begun = [text for text in missing if has_bos_prefix(text, prefix)]
-        others = [text for text in missing if not has_bos_prefix(text, prefix)]
-        for group, special in ((begun, {"add_special_tokens": False}), (others, usual)):
+        plain = [text for text in missing if not has_bos_prefix(text, prefix)]
+        for group, special in ((begun, {"add_special_tokens": False}), (plain, usual)):
             if len(group) > _TEXTS_CHECKED:
                 self._encode_batch({text: missing[text] for text in group}, special, known)
 
@@ -220,14 +220,14 @@ class EncodingCacheHFLM(HFLM):  # type: ignore[misc]
         """The ids of texts' beginnings, as far as they follow from those of the whole texts."""
         if not encoded.encodings or not splits_into_words(self.tokenizer.backend_tokenizer):
             return {}
-        found = {}
+        beginnings = {}
         for (text, start), own, encoding in zip(texts.items(), ids, encoded.encodings, strict=True):
             end = len(start)
             if start and _has_one_space(text, end) and text.startswith(start):
                 tokens = count_prefix_tokens(encoding, end)
                 if tokens is not None:
-                    found[start] = own[:tokens]
-        return found
+                    beginnings[start] = own[:tokens]
+        return beginnings
 
 
 def _has_one_space(text: str, at: int) -> bool:

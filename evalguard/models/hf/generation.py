@@ -76,14 +76,16 @@ class RowEnds(StoppingCriteria):  # type: ignore[misc]
         """Generated tokens of the rows that ended early, from what ``generate`` returned."""
         if self._begin is None:
             self._begin = begin
-        others = self._others(ids)
-        found = {
-            row: int(others[row].int().argmax()) + 1
-            for row in torch.nonzero(others.any(1)).flatten().tolist()
+        differing = self._others(ids)
+        ended_at = {
+            row: int(differing[row].int().argmax()) + 1
+            for row in torch.nonzero(differing.any(1)).flatten().tolist()
         }
         # Of both rules the one that was met first.
-        return {**self._loops, **found} | {
-            row: min(length, found[row]) for row, length in self._loops.items() if row in found
+        return {**self._loops, **ended_at} | {
+            row: min(length, ended_at[row])
+            for row, length in self._loops.items()
+            if row in ended_at
         }
 
     def _others(self, ids: torch.Tensor) -> torch.Tensor:
@@ -168,16 +170,16 @@ def find_endings(
         most: tokens that were allowed.
         early: rows that were ended before; of these it is not known how they would have.
     """
-    found: list[Ending] = []
+    endings: list[Ending] = []
     for row, length in enumerate(lengths):
         made = ids[row, ends.begin : ends.begin + length].tolist()
         if made and (made[-1] in ends.tokens or ends.stops_in(made)):
-            found.append("stop")
+            endings.append("stop")
         elif row in early:
-            found.append("")
+            endings.append("")
         else:
-            found.append("stop" if length < most else "length")
-    return found
+            endings.append("stop" if length < most else "length")
+    return endings
 
 
 def _length_until_stop(tokenizer: Any, ids: torch.Tensor, begin: int, stops: Sequence[str]) -> int:
@@ -244,23 +246,23 @@ class TokenRecorder(LogitsProcessor):  # type: ignore[misc]
         """
         self._look_up_chosen(ids)
         made = ids[:, begin:].cpu().numpy().astype(np.int32)
-        margins, others = self._margins(made, begin)
+        margins, runners_up = self._margins(made, begin)
         return [
             GeneratedTokens(
                 ids=own[:length].copy(),
                 margins=margins[row, :length].copy(),
-                others=others[row, :length].copy(),
+                others=runners_up[row, :length].copy(),
             )
             for row, (own, length) in enumerate(zip(made, lengths, strict=True))
         ]
 
     def _margins(self, made: NDArray[np.int32], begin: int) -> Margins:
         margins = np.full(made.shape, np.nan, np.float32)
-        others = np.full(made.shape, UNKNOWN_TOKEN, np.int32)
+        runners_up = np.full(made.shape, UNKNOWN_TOKEN, np.int32)
         rows, width = made.shape
         steps = [at for at in range(width) if len(self._step(begin + at)) == rows]
         if not steps:
-            return margins, others
+            return margins, runners_up
         values, tops = (
             torch.stack([self._steps[begin + at][part] for at in steps], 1).cpu().numpy()
             for part in (0, 1)
@@ -274,10 +276,10 @@ class TokenRecorder(LogitsProcessor):  # type: ignore[misc]
         margins[:, steps] = np.select(
             [own == first, own == second, looked_up], [gap, -gap, below], np.nan
         )
-        others[:, steps] = np.select(
+        runners_up[:, steps] = np.select(
             [own == first, (own == second) | looked_up], [second, first], UNKNOWN_TOKEN
         )
-        return margins, others
+        return margins, runners_up
 
     def _step(self, at: int) -> Sequence[Any] | torch.Tensor:
         return self._steps[at][0] if at in self._steps else ()
@@ -379,7 +381,7 @@ class GuardedGeneration(EncodingCacheHFLM):
                 hint="give it an eos_token (tokenizer_config.json)",
             )
         self._check_room([request.args[1] for request in requests])
-        requests = [_with_number(one, at) for at, one in enumerate(requests)]
+        requests = [_with_number(request, at) for at, request in enumerate(requests)]
         made = self._made = {}
         together = self.batch_size_per_gpu
         if together != 1 and self._share_no_batch([request.args for request in requests]):
@@ -389,10 +391,10 @@ class GuardedGeneration(EncodingCacheHFLM):
         finally:
             self.batch_size_per_gpu, self.early_ends = together, ()
         nothing: _Made = ("", None)
-        found = (made.get(at, nothing) for at in range(len(texts)))
+        outcomes = (made.get(at, nothing) for at in range(len(texts)))
         return [
             GeneratedText(text, ended, tokens=tokens, message=self._thought(tokens))
-            for text, (ended, tokens) in zip(texts, found, strict=True)
+            for text, (ended, tokens) in zip(texts, outcomes, strict=True)
         ]
 
     def _thought(self, tokens: GeneratedTokens | None) -> str:
@@ -405,11 +407,11 @@ class GuardedGeneration(EncodingCacheHFLM):
             return ""
         ids = tokens.ids.tolist()
         if isinstance(end, int):
-            places = [at for at, one in enumerate(ids) if one == end]
+            places = [at for at, token_id in enumerate(ids) if token_id == end]
             thought, closed = self.tok_decode(ids[: places[-1]] if places else []), bool(places)
         else:
-            thought, found, _ = str(self.tok_decode(ids)).rpartition(end)
-            closed = bool(found)
+            thought, mark, _ = str(self.tok_decode(ids)).rpartition(end)
+            closed = bool(mark)
         return json.dumps({"reasoning_content": thought.strip()}) if closed else ""
 
     def generation_parts(self, arguments: Sequence[tuple[Any, ...]]) -> list[tuple[int, ...]]:
@@ -425,7 +427,7 @@ class GuardedGeneration(EncodingCacheHFLM):
         options = [given for _, given in arguments]
         if self.backend != "causal" or not isinstance(size, int) or any(map(_draws, options)):
             return whole
-        longest = max((generated_length(one, self.max_gen_toks) for one in options), default=1)
+        longest = max((generated_length(given, self.max_gen_toks) for given in options), default=1)
         at_once = max(1, TOKENS_OF_A_PART // max(longest, 1))
         if len(arguments) <= at_once:
             return whole
@@ -435,9 +437,9 @@ class GuardedGeneration(EncodingCacheHFLM):
             return whole
         ordered = Collator(
             [(_numbered(context, at), given) for at, (context, given) in enumerate(arguments)],
-            sort_fn=lambda one: (-len(self.tok_encode(str(one[0]))), str(one[0])),
+            sort_fn=lambda entry: (-len(self.tok_encode(str(entry[0]))), str(entry[0])),
             group_by="gen_kwargs",
-            group_fn=lambda one: one[1],
+            group_fn=lambda entry: entry[1],
         )
         batches = [tuple(c.number for c, _ in chunk) for chunk in ordered.get_batched(n=size)]
         starts = range(0, len(batches), at_once)
@@ -499,11 +501,11 @@ class GuardedGeneration(EncodingCacheHFLM):
 
     def _end_tokens(self, options: Mapping[str, Any]) -> frozenset[int]:
         """Ids of the tokens at which ``generate`` ends a text."""
-        told = options.get("eos_token_id")
-        if told is None:
-            told = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
-        listed = told if isinstance(told, (list, tuple)) else [told]
-        return frozenset(one for one in listed if isinstance(one, int))
+        end_ids = options.get("eos_token_id")
+        if end_ids is None:
+            end_ids = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        listed = end_ids if isinstance(end_ids, (list, tuple)) else [end_ids]
+        return frozenset(token_id for token_id in listed if isinstance(token_id, int))
 
     def check_known(self, largest: int) -> None:
         """Refuse a token id beyond the embedding, before a GPU does so without words.
@@ -550,10 +552,10 @@ class GuardedGeneration(EncodingCacheHFLM):
     @property
     def unpadded(self) -> bool:
         """Whether texts are generated one by one, because padding would change them."""
-        found = self.padding
-        if self.sequences is not None and not (found is not None and found.keeps_state):
+        padding = self.padding
+        if self.sequences is not None and not (padding is not None and padding.keeps_state):
             return False
-        return found is None or found.before_matters
+        return padding is None or padding.before_matters
 
     def forget_padding(self) -> None:
         """Measure anew what padding does: the model computes something else from now on."""

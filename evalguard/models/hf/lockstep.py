@@ -235,9 +235,9 @@ class _RowPairing:
         self._together = 0
         base, candidate = (side[0] if len(side) == 1 else torch.cat(side) for side in sides)
         ids = np.concatenate([pair[0].scored_ids for pair in pairs])
-        found = compare_rows(base, candidate, ids)
+        divergences = compare_rows(base, candidate, ids)
         lengths = [pair[0].n_scored for pair in pairs]
-        self.divergences.update(zip(pairs, cut(found, lengths), strict=True))
+        self.divergences.update(zip(pairs, cut(divergences, lengths), strict=True))
 
     def _give_up(self, reason: str) -> None:
         self.reason = reason
@@ -249,9 +249,9 @@ class _RowPairing:
 
 def token_mismatch_text(request: Request, base: int, candidate: int) -> str:
     """Two models that score other tokens of the same request; so many of them each."""
-    other = "in other windows" if base == candidate else f"({base} and {candidate} of them)"
+    detail = "in other windows" if base == candidate else f"({base} and {candidate} of them)"
     return (
-        f"base and candidate score other tokens {other}, first in document {request.doc_id}, so "
+        f"base and candidate score other tokens {detail}, first in document {request.doc_id}, so "
         "that no position of one belongs to a position of the other"
     )
 
@@ -287,14 +287,14 @@ def _score_with_references(
         for piece in of
     }
     answers: dict[InputTokens, ScoredTokens] = {}
-    kept: dict[InputTokens, Reference] = {}
+    references: dict[InputTokens, Reference] = {}
     for scored, reduced in reduce_rows(model, requests, wanted):
         answers[scored.fed] = scored
         assert reduced.kept is not None
-        kept[scored.fed] = reduced.kept
+        references[scored.fed] = reduced.kept
     responses = model.answer(requests, pieces, answers)
     return responses, [
-        join_positions([kept[piece] for piece in of]) if of else None for of in pieces
+        join_positions([references[piece] for piece in of]) if of else None for of in pieces
     ]
 
 
@@ -322,8 +322,8 @@ def _score_against_references(
     if reason:
         return model.score(requests), ComparedAnswer(reason=reason)
     parts = [
-        [] if kept is None else cut(kept, [piece.n_scored for piece in of])
-        for of, kept in zip(pieces, references, strict=True)
+        [] if reference is None else cut(reference, [piece.n_scored for piece in of])
+        for of, reference in zip(pieces, references, strict=True)
     ]
     # Almost always one: two contexts of the base may have been cut to one of the candidate.
     wanted: dict[InputTokens, dict[bytes, Reference]] = {}
@@ -331,7 +331,7 @@ def _score_against_references(
         for piece, part in zip(of, own, strict=True):
             wanted.setdefault(piece, {})[_reference_key(part)] = part
     answers: dict[InputTokens, ScoredTokens] = {}
-    found: dict[tuple[InputTokens, bytes], Divergence] = {}
+    divergence_of: dict[tuple[InputTokens, bytes], Divergence] = {}
     asked: dict[InputTokens, Wanted] = {
         piece: CompareReferences(references=tuple(of_piece.values()))
         for piece, of_piece in wanted.items()
@@ -343,13 +343,16 @@ def _score_against_references(
             if divergence is None:
                 reason = vocabulary_mismatch_text(part.vocabulary_size, reduced.vocabulary_size)
                 continue
-            found[scored.fed, key] = divergence
+            divergence_of[scored.fed, key] = divergence
     responses = model.answer(requests, pieces, answers)
     if reason:
         return responses, ComparedAnswer(reason=reason)
     divergences = tuple(
         join_positions(
-            [found[piece, _reference_key(part)] for piece, part in zip(of, own, strict=True)]
+            [
+                divergence_of[piece, _reference_key(part)]
+                for piece, part in zip(of, own, strict=True)
+            ]
         )
         if of
         else None
@@ -363,9 +366,9 @@ def _reference_mismatch(
     pieces: Sequence[Sequence[InputTokens]],
     references: Sequence[Reference | None],
 ) -> str:
-    for request, of, kept in zip(requests, pieces, references, strict=True):
+    for request, of, reference in zip(requests, pieces, references, strict=True):
         scored = np.concatenate([np.empty(0, dtype=np.int64), *(piece.scored_ids for piece in of)])
-        ours = scored[:0] if kept is None else kept.token_ids
+        ours = scored[:0] if reference is None else reference.token_ids
         if not np.array_equal(ours, scored):
             return token_mismatch_text(request, ours.size, scored.size)
     return ""

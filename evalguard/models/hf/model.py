@@ -115,8 +115,10 @@ class GuardedHFLM(PieceScoring):
         override_config(self._config, {name: arguments.pop(name) for name in fields})
         arguments["config"] = self._config
         # lm-eval's own is the checkpoint's, which transformers has and warns of when told again.
-        told = self._quantisation
-        arguments["quantization_config"] = None if told is None else read_quantisation(told)
+        quantisation = self._quantisation
+        arguments["quantization_config"] = (
+            None if quantisation is None else read_quantisation(quantisation)
+        )
         if not self._allow_pickle:
             arguments["use_safetensors"] = True
         loader = self.AUTO_MODEL_CLASS

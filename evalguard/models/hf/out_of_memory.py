@@ -27,14 +27,14 @@ def detect_batch_too_large(batch: PackedBatch) -> Iterator[None]:
     Raises:
         NoRoomError: not from the exception itself, whose traceback holds the memory.
     """
-    said = ""
+    message = ""
     try:
         yield
     except Exception as error:
         if len(batch.reads) == 1 or not is_out_of_memory(error):
             raise
-        said = format_error(error)
-    if said:
+        message = format_error(error)
+    if message:
         sequences, shared = batch.input_ids.shape[0], isinstance(batch, TreeBatch)
         tokens = batch.input_ids.numel()
-        raise BatchTooLargeError(said, tokens=tokens, sequences=sequences, shared=shared)
+        raise BatchTooLargeError(message, tokens=tokens, sequences=sequences, shared=shared)

@@ -25,8 +25,8 @@ def measure_effect_of_later_tokens(lm: Any) -> float:
     quantised together, let a token's score depend on what follows it and on its batch.
     """
     ids = probe_token_ids(lm)
-    others = ids[:_SHARED] + ids[:_SHARED][::-1][: _LENGTH - _SHARED]
-    first, second = (_logprobs(lm, row)[:_SHARED] for row in (ids, others))
+    altered = ids[:_SHARED] + ids[:_SHARED][::-1][: _LENGTH - _SHARED]
+    first, second = (_logprobs(lm, row)[:_SHARED] for row in (ids, altered))
     return largest_change(first, second)
 
 
@@ -136,10 +136,10 @@ def _measure(lm: Any) -> PaddingEffect | None:
     longer = probe_token_ids(lm, _TEXT + pads)
     text = longer[:_TEXT]
     alone = _generate(lm, [text], pad)
-    left = _change(alone, _generate(lm, [text, longer], pad))
+    before = _change(alone, _generate(lm, [text, longer], pad))
     right = _change_by_padding_behind(lm, text, pad, pads)
     limit = _ROUNDING if rounding_unit(lm.model) is None else _ROUNDING_NARROW
-    return PaddingEffect(left=left, right=right, limit=limit, keeps_state=keeps_state(lm.model))
+    return PaddingEffect(left=before, right=right, limit=limit, keeps_state=keeps_state(lm.model))
 
 
 def generation_inputs(
@@ -160,7 +160,7 @@ def _generate(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Log-probabilities, shape (V,), and token of each step, for the first row."""
     given = generation_inputs(rows, pad, lm.device)
-    told = lm.model.generate(
+    generated = lm.model.generate(
         **given,
         max_new_tokens=_NEW,
         min_new_tokens=_NEW,
@@ -169,10 +169,10 @@ def _generate(
         output_logits=True,
         return_dict_in_generate=True,
     )
-    made = told.sequences[0, -len(told.logits) :]
+    made = generated.sequences[0, -len(generated.logits) :]
     return [
         (F.log_softmax(logits[0], dim=-1, dtype=torch.float32), token)
-        for logits, token in zip(told.logits, made, strict=True)
+        for logits, token in zip(generated.logits, made, strict=True)
     ]
 
 
@@ -181,12 +181,12 @@ def _change(
     other: Sequence[tuple[torch.Tensor, torch.Tensor]],
 ) -> float:
     """Largest change of a likely token, up to the step from which on the texts are others."""
-    found = 0.0
+    largest = 0.0
     for (ours, token), (theirs, their_token) in zip(one, other, strict=False):
-        found = _larger(found, _change_of_likely(ours, theirs))
+        largest = _larger(largest, _change_of_likely(ours, theirs))
         if bool(token != their_token):
             break
-    return found
+    return largest
 
 
 def _change_of_likely(ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -195,8 +195,8 @@ def _change_of_likely(ours: torch.Tensor, theirs: torch.Tensor) -> float:
         theirs >= theirs.amax(-1, keepdim=True) - _LIKELY
     )
     odd = ~(ours.isfinite() & theirs.isfinite()) & (ours.isnan() | theirs.isnan())
-    kept = likely | odd
-    return largest_change(torch.where(kept, ours, 0.0), torch.where(kept, theirs, 0.0))
+    compared = likely | odd
+    return largest_change(torch.where(compared, ours, 0.0), torch.where(compared, theirs, 0.0))
 
 
 def _larger(one: float, other: float) -> float:
@@ -207,14 +207,14 @@ def _larger(one: float, other: float) -> float:
 def _change_by_padding_behind(lm: Any, text: Sequence[int], pad: int, pads: int) -> float:
     alone = _read(lm, text, len(text))
     padded = [*text, *[pad] * pads]
-    found = _change_of_likely(alone, _read(lm, padded, len(text)))
+    change = _change_of_likely(alone, _read(lm, padded, len(text)))
     try:
         masked = _read(lm, padded, len(text), mask=[1] * len(text) + [0] * pads)
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        return found  # a mask without positions is not what its forward takes
-    return _larger(found, _change_of_likely(alone, masked))
+        return change  # a mask without positions is not what its forward takes
+    return _larger(change, _change_of_likely(alone, masked))
 
 
 def _read(lm: Any, ids: Sequence[int], n: int, mask: Sequence[int] | None = None) -> torch.Tensor:

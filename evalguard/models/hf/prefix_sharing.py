@@ -65,21 +65,21 @@ def compare_with_plain_batches(
         "" where they agree within the rounding of the model's dtype, else what differs.
     """
     plain = score_batches(model, model.plain_batches(pieces))
-    found = score_batches(model, [packed])
+    shared = score_batches(model, [packed])
     unit = rounding_unit(model.model)
     if unit is None:
-        worst = np.max([_excess_difference(plain[piece], found[piece]) for piece in pieces])
+        worst = np.max([_excess_difference(plain[piece], shared[piece]) for piece in pieces])
         if not worst <= 0:
             return (
                 f"scores differ from those of plain batches by "
-                f"{_largest_difference(plain, found):.2g} nats"
+                f"{_largest_difference(plain, shared):.2g} nats"
             )
-        greedy = [piece for piece in pieces if plain[piece].is_greedy != found[piece].is_greedy]
+        greedy = [piece for piece in pieces if plain[piece].is_greedy != shared[piece].is_greedy]
         return "greedy answers differ from those of plain batches" if greedy else ""
     alone = score_batches(model, (b for piece in pieces for b in model.plain_batches([piece])))
     noise = _largest_difference(plain, alone)
     limit = max(_TIMES_BATCHES * noise, _UNITS * unit * math.sqrt(max(p.n_scored for p in pieces)))
-    difference = _largest_difference(plain, found)
+    difference = _largest_difference(plain, shared)
     if difference <= limit:
         return ""
     return (
@@ -143,10 +143,10 @@ def plan_sharing(
         trunks: whether what many rows begin with may be read before them.
     """
     rows = divide_into_rows(pieces, widest=widest)
-    found = group_by_trunk(rows) if trunks else [TrunkGroup(trunk=0, rows=tuple(rows))]
+    groves = group_by_trunk(rows) if trunks else [TrunkGroup(trunk=0, rows=tuple(rows))]
     standing: list[tuple[PrefixTree, ...]] = []
     free: list[RowPieces] = []
-    for grove in found:
+    for grove in groves:
         if grove.trunk and _trunk_pays_off(grove):
             standing += _passes_on_trunk(grove, cut)
         else:
@@ -168,7 +168,7 @@ def _passes_on_trunk(grove: TrunkGroup, cut: BatchCut) -> Iterator[tuple[PrefixT
     """Rows on one trunk, several to a pass: in one row, so that the trunk is there once."""
     trunk = grove.trunk
     of_width = [(build_prefix_tree(row, after=trunk).width, row) for row in grove.rows]
-    of_width.sort(key=lambda one: (-one[0], one[1][0].ids))
+    of_width.sort(key=lambda row: (-row[0], row[1][0].ids))
     sizes = cut([ceil(row_cost(width, before=trunk)) for width, _ in of_width])
     for start, end in _ranges(sizes):
         together = [piece for _, row in of_width[start:end] for piece in row]
@@ -304,9 +304,9 @@ class PrefixSharing:
             return
         for chosen in {widest, longest}:
             batch = build_tree_batch(passes[chosen], self.reach)
-            found = compare_with_plain_batches(model, batch, _sample_pieces(batch))
-            if found:
-                raise _sharing_error(f"shared prefixes cannot be read once: {found}")
+            problem = compare_with_plain_batches(model, batch, _sample_pieces(batch))
+            if problem:
+                raise _sharing_error(f"shared prefixes cannot be read once: {problem}")
         self._checked[on_trunk] = max(largest[0], before[0]), max(largest[1], before[1])
 
     def _beyond(self, size: int, checked: int) -> bool:
@@ -367,10 +367,10 @@ def _sharing_obstacle(lm: Any) -> str:
     lm.sharing = PrefixSharing(reach)
     try:
         with explain_failures("reading a few tokens as a tree", ()):
-            found = [_probe_trees(lm, trees, reach) for trees in _build_probe_trees(lm, reach)]
+            problems = [_probe_trees(lm, trees, reach) for trees in _build_probe_trees(lm, reach)]
     except EvaluationError as error:
         return str(error)
-    return next(filter(None, found), "")
+    return next(filter(None, problems), "")
 
 
 def _probe_trees(lm: Any, trees: list[PrefixTree], reach: AttentionReach) -> str:

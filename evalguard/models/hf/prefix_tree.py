@@ -148,7 +148,9 @@ def divide_into_rows(pieces: Iterable[InputTokens], *, widest: int) -> list[list
         pays = saved >= _LEAST_SAVING_OF_ROW * row_cost(min(first, second))
         return both if pays and both <= most else None
 
-    shared = [shared_prefix_length(one.ids[:-1], two.ids[:-1]) for one, two in pairwise(ordered)]
+    shared = [
+        shared_prefix_length(first.ids[:-1], two.ids[:-1]) for first, two in pairwise(ordered)
+    ]
     return [ordered[start:end] for start, end in join_neighbours(widths, shared, join)]
 
 
@@ -224,13 +226,13 @@ def group_by_trunk(rows: Sequence[RowPieces]) -> list[TrunkGroup]:
         rows: as of ``divide_into_rows``, in the order of their tokens.
     """
     alone = [_JoinedRows(count=1, trunk=_longest_trunk(row)) for row in rows]
-    shared = [shared_prefix_length(one[-1].ids, two[0].ids) for one, two in pairwise(rows)]
+    shared = [shared_prefix_length(first[-1].ids, two[0].ids) for first, two in pairwise(rows)]
     ranges = join_neighbours(alone, shared, _JoinedRows.joined)
-    found = []
+    groups = []
     for start, end in ranges:
         of = tuple(rows[start:end])
-        found.append(TrunkGroup(trunk=_common_trunk(of) if len(of) > 1 else 0, rows=of))
-    return found
+        groups.append(TrunkGroup(trunk=_common_trunk(of) if len(of) > 1 else 0, rows=of))
+    return groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,7 +225,7 @@ def _with_shown_tokens(response: Response, parts: Sequence[Any]) -> Response:
 def _join_shown(parts: Sequence[TopLogprobs | None]) -> TopLogprobs | None:
     """What a server showed of all windows of a text; None where it did not of any of them."""
     shown = [of for of in parts if of is not None]
-    return tuple(one for of in shown for one in of) if len(shown) == len(parts) else None
+    return tuple(top for of in shown for top in of) if len(shown) == len(parts) else None
 
 
 def build_likelihood_responses(
@@ -235,7 +235,7 @@ def build_likelihood_responses(
     whole = kind == "loglikelihood_rolling"
     return [
         _likelihood_response(
-            text_answer(of) if whole else pair_answer(*of), [one.fed for one in of], of
+            text_answer(of) if whole else pair_answer(*of), [piece.fed for piece in of], of
         )
         for of in scored
     ]

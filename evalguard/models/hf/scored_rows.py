@@ -142,14 +142,14 @@ class ScoredRows:
         Raises:
             NoScoredRowsError: as ``logits``.
         """
-        kept: list[HiddenRows] = []
+        gathered: list[HiddenRows] = []
 
         def gather(hidden: HiddenRows) -> HiddenRows:
-            kept.append(self._rows(hidden, batch))
-            return kept[0][:, :0]
+            gathered.append(self._rows(hidden, batch))
+            return gathered[0][:, :0]
 
         self._over(batch, gather, run)
-        return kept[0]
+        return gathered[0]
 
     def logits(
         self,
@@ -171,8 +171,8 @@ class ScoredRows:
 
         def gather(hidden: HiddenRows) -> HiddenRows:
             rows = torch.cat([*before, self._rows(hidden, batch)], dim=1)
-            first, *others = torch.split(rows, self._at_a_time(hidden), dim=1)
-            waiting.extend(others)
+            first, *remaining = torch.split(rows, self._at_a_time(hidden), dim=1)
+            waiting.extend(remaining)
             return first
 
         yield self._over(batch, gather, run)
@@ -280,26 +280,26 @@ def probe_last_layer(lm: Any, rows: ScoredRows) -> LastLayer | None:
             return None
         batch = DeviceBatch.of(_repeat_probe_text(lm, 1 + len(candidates)), lm.device)
         with _poisoned(candidates):
-            found = torch.cat(
+            logits = torch.cat(
                 list(rows.logits(batch, lambda: lm.forward(input_ids=batch.input_ids)))
             )
     except Exception as error:
         if is_out_of_memory(error):
             raise
         return None  # it is not needed
-    own, *others = torch.split(found.float(), len(_READ_POSITIONS))
+    own, *poisoned = torch.split(logits.float(), len(_READ_POSITIONS))
     if own.isnan().any():
         return None  # texts of a batch see one another
     limit = rounding_limit(lm.model, own)
     clean = [
         module
-        for module, told in zip(candidates, others, strict=True)
-        if largest_change(told, own) <= limit
+        for module, disturbed in zip(candidates, poisoned, strict=True)
+        if largest_change(disturbed, own) <= limit
     ]
     outermost = [
         module
         for module in clean
-        if not any(module is not other and module in other.modules() for other in clean)
+        if not any(module is not outer and module in outer.modules() for outer in clean)
     ]
     return LastLayer(outermost) if outermost else None
 
@@ -365,7 +365,7 @@ class _ModuleCalls:
     ) -> None:
         self.order.append(module)
         tensors = (*given, *named.values(), made)
-        if len(tensors) == 2 and all(_has_row_per_token(one) for one in tensors):
+        if len(tensors) == 2 and all(_has_row_per_token(tensor) for tensor in tensors):
             self.fitting.add(module)
 
 
@@ -386,7 +386,7 @@ def _poisoned(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
     def poison(rows: torch.Tensor, text: int) -> torch.Tensor:
         poisoned = torch.full_like(rows[text], torch.nan)
         places = [
-            place - (_READ_POSITIONS[-1] + 1) for place in _READ_POSITIONS
+            position - (_READ_POSITIONS[-1] + 1) for position in _READ_POSITIONS
         ]  # something may stand before the text
         poisoned[places] = rows[text][places]
         changed = rows.clone()
@@ -517,12 +517,12 @@ def _logits_difference(
         run = partial(lm.forward, input_ids=batch.input_ids)
         before = [rows.hidden(batch, run)] if twice else []
         plain = torch.cat([plain, plain]) if twice else plain
-        for found in rows.logits(batch, run, before):
-            own = plain[done : done + len(found)]
-            done += len(found)
-            if found.shape != own.shape:
-                return f"it gives logits of {tuple(found.shape)} for {tuple(own.shape)}"
-            change = largest_change(found.float(), own.float())
+        for logits in rows.logits(batch, run, before):
+            own = plain[done : done + len(logits)]
+            done += len(logits)
+            if logits.shape != own.shape:
+                return f"it gives logits of {tuple(logits.shape)} for {tuple(own.shape)}"
+            change = largest_change(logits.float(), own.float())
             if not change <= limit:
                 return f"its logits differ by {change:.2g} from those at all positions"
     except NoScoredRowsError as error:

@@ -57,12 +57,16 @@ def _on_cpu(model: torch.nn.Module) -> bool:
 def _keeps_to_itself(model: torch.nn.Module) -> bool:
     """Whether libraries alone compute: no module or hook of others, no other ``forward``."""
     return all(
-        "forward" not in vars(one)
+        "forward" not in vars(module)
         and all(
             (getattr(code, "__module__", "") or "").partition(".")[0] in _IN_THREADS
-            for code in (type(one), *one._forward_hooks.values(), *one._forward_pre_hooks.values())
+            for code in (
+                type(module),
+                *module._forward_hooks.values(),
+                *module._forward_pre_hooks.values(),
+            )
         )
-        for one in model.modules()
+        for module in model.modules()
     )
 
 
@@ -82,14 +86,14 @@ def computed_beside(stream: Iterator[T], *, threads: int) -> Iterator[Iterator[T
         threads: CPU threads of torch, there and here.
     """
     ready: Queue[T | _Ended] = Queue(maxsize=1)
-    left = threading.Event()
+    stopped = threading.Event()
 
     def compute() -> None:
         error: BaseException | None = None
         try:
             with use_threads(threads):
                 # each item is let go of before the next one is made
-                while not left.is_set() and _hand_over(stream, ready):
+                while not stopped.is_set() and _hand_over(stream, ready):
                     pass
         except BaseException as raised:  # noqa: BLE001 - raised where the item is taken
             error = raised
@@ -104,7 +108,7 @@ def computed_beside(stream: Iterator[T], *, threads: int) -> Iterator[Iterator[T
         try:
             yield _taken(ready)
         finally:
-            left.set()
+            stopped.set()
             while thread.is_alive():
                 _drop(ready)
                 thread.join(0.01)

@@ -221,19 +221,19 @@ class EngineScorer(RuntimeScorer):
     def _score_likelihoods(self, requests: Sequence[Request]) -> list[Response]:
         pieces = self.pieces(requests)
         wanted: dict[InputTokens, Wanted] = {piece: None for of in pieces for piece in of}
-        known = {one.fed: one for one, _ in self.reduce_pieces(wanted)}
+        known = {scored.fed: scored for scored, _ in self.reduce_pieces(wanted)}
         return self.answer(requests, pieces, known)
 
     def _score_texts(self, requests: Sequence[Request]) -> list[Response]:
         """Texts of a block; those of equal options are written together."""
         groups: dict[str, list[int]] = {}
-        for place, request in enumerate(requests):
-            groups.setdefault(repr(_options(request)), []).append(place)
-        found: dict[int, Response] = {}
+        for index, request in enumerate(requests):
+            groups.setdefault(repr(_options(request)), []).append(index)
+        responses: dict[int, Response] = {}
         for places in groups.values():
-            group = [requests[place] for place in places]
-            found |= zip(places, self._generate_group(group), strict=True)
-        return [found[place] for place in range(len(requests))]
+            group = [requests[index] for index in places]
+            responses |= zip(places, self._generate_group(group), strict=True)
+        return [responses[index] for index in range(len(requests))]
 
     def _generate_group(self, requests: Sequence[Request]) -> list[Response]:
         engine, options = self._engine(), _options(requests[0])

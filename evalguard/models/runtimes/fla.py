@@ -165,7 +165,7 @@ class _FLARuntime(TorchRuntime):
         missing = -ids.shape[1] % self._reading.pad_to
         ids = torch.cat([ids.new_zeros(1, missing), ids], dim=1)
         mask = (torch.arange(ids.shape[1], device=ids.device) >= missing).long()[None]
-        found, state = [], None
+        blocks, state = [], None
         for part in torch.split(ids, self._reading.segment or ids.shape[1], dim=1):
             done = self.module(
                 input_ids=part,
@@ -174,13 +174,13 @@ class _FLARuntime(TorchRuntime):
                 use_cache=self._reading.segment is not None,
             )
             mask = mask[:, part.shape[1] :]
-            found.append(done.logits)
+            blocks.append(done.logits)
             state = done.past_key_values
             if self._reading.state_layout == "vk":
                 for layer in range(len(state)):
-                    kept = state[layer]["recurrent_state"]
-                    kept.copy_(kept.transpose(-1, -2).clone())
-        logits = torch.cat(found, dim=1)[:, missing:]
+                    recurrent = state[layer]["recurrent_state"]
+                    recurrent.copy_(recurrent.transpose(-1, -2).clone())
+        logits = torch.cat(blocks, dim=1)[:, missing:]
         if logits.shape[1] != ids.shape[1] - missing:
             raise EvaluationError(f"fla gave {logits.shape[1]} rows for {ids.shape[1]} tokens")
         return logits

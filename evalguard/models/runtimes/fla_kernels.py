@@ -32,8 +32,8 @@ def shift_tokens(
     """
     _refuse_packed(cu_seqlens, chunk_indices)
     first = torch.zeros_like(x[:, :1]) if cache is None else cache.view_as(x[:, :1])
-    found = torch.cat([first, x[:, :-1]], dim=1) - x
-    return (found, x[:, -1:]) if output_cache else found
+    difference = torch.cat([first, x[:, :-1]], dim=1) - x
+    return (difference, x[:, -1:]) if output_cache else difference
 
 
 def mix_tokens(x: Tensor, delta: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -59,8 +59,8 @@ def correct_and_gate(o: Tensor, r: Tensor, k: Tensor, r_k: Tensor, v: Tensor, g:
 def normalize_heads(x: Tensor, eps: float = 1e-6, output_dtype: Any = None) -> Tensor:
     """Divide by the length of the last dimension, of which eps is added to the square."""
     wide = x.float()
-    found = wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)
-    return found.to(output_dtype or x.dtype)
+    normalized = wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)
+    return normalized.to(output_dtype or x.dtype)
 
 
 class StandInLayerNorm(nn.LayerNorm):
@@ -78,10 +78,10 @@ class StandInLayerNorm(nn.LayerNorm):
         """Normalise ``x`` plus residual; with ``prenorm`` return the sum beside it."""
         total = x.float() if residual is None else x.float() + residual.float()
         weight, bias = (None if t is None else t.float() for t in (self.weight, self.bias))
-        found = functional.layer_norm(total, self.normalized_shape, weight, bias, self.eps)
-        found = found.to(x.dtype)
-        kept = x.dtype if residual is None else residual.dtype
-        return (found, total.to(kept)) if prenorm else found
+        normalized = functional.layer_norm(total, self.normalized_shape, weight, bias, self.eps)
+        normalized = normalized.to(x.dtype)
+        dtype = x.dtype if residual is None else residual.dtype
+        return (normalized, total.to(dtype)) if prenorm else normalized
 
 
 class StandInGroupNorm(nn.GroupNorm):
@@ -104,8 +104,8 @@ class StandInGroupNorm(nn.GroupNorm):
         """Normalise every token's groups."""
         weight, bias = (None if t is None else t.float() for t in (self.weight, self.bias))
         rows = x.float().reshape(-1, self.num_channels)
-        found = functional.group_norm(rows, self.num_groups, weight, bias, self.eps)
-        return found.reshape(x.shape).to(x.dtype)
+        normalized = functional.group_norm(rows, self.num_groups, weight, bias, self.eps)
+        return normalized.reshape(x.shape).to(x.dtype)
 
 
 def run_recurrence(
@@ -164,7 +164,7 @@ def run_chunks(
         As ``run_recurrence``.
     """
     _refuse_packed(cu_seqlens)
-    kept, length = k.dtype, r.shape[1]
+    dtype, length = k.dtype, r.shape[1]
     of_r, of_w, of_k, of_v, of_a, of_b = (_cut(x, length) for x in (r, w, k, v, a, b))
     inclusive = of_w.cumsum(-2)
     exclusive = inclusive - of_w
@@ -173,28 +173,28 @@ def run_chunks(
     last = inclusive[..., -1:, :]
     near_r, near_a = of_r * scale * (inclusive - middle).exp(), of_a * (exclusive - middle).exp()
     near_k, near_b = (x * (middle - inclusive).exp() for x in (of_k, of_b))
-    onto_r = _round(near_r @ near_k.mT, kept).tril()
-    onto_r_taken = _round(near_r @ near_b.mT, kept).tril()
+    onto_r = _round(near_r @ near_k.mT, dtype).tril()
+    onto_r_taken = _round(near_r @ near_b.mT, dtype).tril()
     onto_a = (near_a @ near_k.mT).tril(-1)
     carried = invert_unit_triangle((near_a @ near_b.mT).tril(-1))
-    far_r, far_a = (_round(x * middle.exp(), kept) for x in (near_r, near_a))
-    far_k, far_b = (_round(x * (last - middle).exp(), kept) for x in (near_k, near_b))
-    inner = _round(_round(carried @ onto_a, kept) @ of_v, kept)
-    outer = _round(_round(carried, kept) @ far_a, kept)
+    far_r, far_a = (_round(x * middle.exp(), dtype) for x in (near_r, near_a))
+    far_k, far_b = (_round(x * (last - middle).exp(), dtype) for x in (near_k, near_b))
+    inner = _round(_round(carried @ onto_a, dtype) @ of_v, dtype)
+    outer = _round(_round(carried, dtype) @ far_a, dtype)
     state = _first_state(k, v, initial_state)
     rows = []
     for n in range(of_r.shape[2]):
-        stored = _round(state, kept)
+        stored = _round(state, dtype)
         taken = outer[:, :, n] @ stored + inner[:, :, n]
         rows.append(
             far_r[:, :, n] @ stored
             + onto_r[:, :, n] @ of_v[:, :, n]
-            + onto_r_taken[:, :, n] @ _round(taken, kept)
+            + onto_r_taken[:, :, n] @ _round(taken, dtype)
         )
         state = last[:, :, n].exp().mT * state
         state = state + far_k[:, :, n].mT @ of_v[:, :, n] + far_b[:, :, n].mT @ taken
-    found = torch.stack(rows, dim=2).flatten(2, 3)[:, :, :length].transpose(1, 2)
-    return found.to(v.dtype).contiguous(), state if output_final_state else None
+    outputs = torch.stack(rows, dim=2).flatten(2, 3)[:, :, :length].transpose(1, 2)
+    return outputs.to(v.dtype).contiguous(), state if output_final_state else None
 
 
 def invert_unit_triangle(below: Tensor) -> Tensor:
@@ -232,11 +232,11 @@ def _invert_block(below: Tensor) -> Tensor:
     """``(1 - L)^-1 = (1 + L)(1 + L^2)(1 + L^4)(1 + L^8)`` of a block of 16 rows."""
     identity = torch.eye(_BLOCK, dtype=below.dtype, device=below.device)
     power = _half(below)
-    found = identity + power
+    inverse = identity + power
     for _ in range(3):
         power = _half(power @ power)
-        found = _half(found) @ _half(identity + power)
-    return found
+        inverse = _half(inverse) @ _half(identity + power)
+    return inverse
 
 
 def _half(x: Tensor) -> Tensor:
@@ -266,5 +266,5 @@ def _first_state(k: Tensor, v: Tensor, initial: Tensor | None) -> Tensor:
 
 
 def _refuse_packed(*given: Any) -> None:
-    if any(one is not None for one in given):
+    if any(argument is not None for argument in given):
         raise NotImplementedError("packed texts (cu_seqlens) need fla's compiled kernels")

@@ -62,14 +62,14 @@ _WEIGHT = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<name>\w+)\.(?P<kind>weight|
 
 def name_module(architecture: str, tensor: str) -> tuple[str, str] | None:
     """Return the Hugging Face module of a tensor of a file, and "weight" or "bias"."""
-    found = _WEIGHT.fullmatch(tensor)
-    if found is None:
+    match = _WEIGHT.fullmatch(tensor)
+    if match is None:
         return None
-    if found["layer"] is None:
-        module = _WHOLE.get(found["name"])
-        return None if module is None else (module, found["kind"])
-    inside = ARCHITECTURES[architecture].get(found["name"])
-    return None if inside is None else (f"model.layers.{found['layer']}.{inside}", found["kind"])
+    if match["layer"] is None:
+        module = _WHOLE.get(match["name"])
+        return None if module is None else (module, match["kind"])
+    inside = ARCHITECTURES[architecture].get(match["name"])
+    return None if inside is None else (f"model.layers.{match['layer']}.{inside}", match["kind"])
 
 
 def _named_point(node: str) -> str | None:
@@ -108,8 +108,8 @@ class Node:
 
     def source(self, place: int) -> Node | None:
         """What it is made of."""
-        found = ctypes.c_void_p.from_address(self.address + 152 + 8 * place).value
-        return None if not found else Node(self.c, found)
+        address = ctypes.c_void_p.from_address(self.address + 152 + 8 * place).value
+        return None if not address else Node(self.c, address)
 
     def check_layout(self) -> None:
         """Compare the layout with the library's own functions.
@@ -144,11 +144,11 @@ class Node:
         self.c.ggml_backend_tensor_get(
             ctypes.c_void_p(self.address), raw, ctypes.c_size_t(0), ctypes.c_size_t(size)
         )
-        kept = [axis for axis in (3, 2, 1) if self.shape[axis] > 1 or axis == 1] + [0]
+        axes = [axis for axis in (3, 2, 1) if self.shape[axis] > 1 or axis == 1] + [0]
         values = np.lib.stride_tricks.as_strided(
             np.frombuffer(memoryview(raw), dtype=dtypes[self.type]),
-            [self.shape[axis] for axis in kept],
-            [self.strides[axis] for axis in kept],
+            [self.shape[axis] for axis in axes],
+            [self.strides[axis] for axis in axes],
         )
         if self.type == 30:  # bfloat16 is the upper half of a float32
             return np.asarray((values.astype(np.uint32) << 16).view(np.float32))
@@ -235,18 +235,18 @@ class GraphVisitor:
         if not self._checked:
             node.check_layout()
             self._checked = True
-        op, place = node.op, 0 if node.op in ("MUL_MAT", "GET_ROWS") else 1
-        weight = node.source(place) if op in ("MUL_MAT", "GET_ROWS", "MUL", "ADD") else None
-        found = None if weight is None else name_module(self._architecture, weight.name)
-        if found is not None and found[1] == "bias" and self._done is not None:
+        op, index = node.op, 0 if node.op in ("MUL_MAT", "GET_ROWS") else 1
+        weight = node.source(index) if op in ("MUL_MAT", "GET_ROWS", "MUL", "ADD") else None
+        module = None if weight is None else name_module(self._architecture, weight.name)
+        if module is not None and module[1] == "bias" and self._done is not None:
             self._done = (self._done[0], node)
             return
         self._show_done()
         if op in ("RMS_NORM", "NORM"):
             source = node.source(0)
             self._norm_input = None if source is None else source.read()
-        elif found is not None:
-            self._enter(found[0], op, node)
+        elif module is not None:
+            self._enter(module[0], op, node)
         elif (named := _named_point(node.name)) is not None:
             self._done = (named, node)
 

@@ -72,14 +72,18 @@ def _read_scopes(file: Path) -> tuple[Any, list[list[str]]]:
             hint="build: {call: evalguard.recipes.onnx:export} exports it with their names",
         )
     if all(path[0] == _WRAPPER for path in scopes if path):
-        scopes = [[one.removeprefix(f"{_WRAPPER}.") for one in path[1:]] for path in scopes]
+        scopes = [[module.removeprefix(f"{_WRAPPER}.") for module in path[1:]] for path in scopes]
     return graph, scopes
 
 
 def _modules_of(node: Any) -> list[str]:
     """Paths of the modules that a node was traced in, the outermost first; [] where unknown."""
-    told = next((one.value for one in node.metadata_props if one.key == _SCOPES), "[]")
-    return [str(one) for one in ast.literal_eval(told)[:-1] if one and not one.startswith("_")]
+    listing = next(
+        (metadata.value for metadata in node.metadata_props if metadata.key == _SCOPES), "[]"
+    )
+    return [
+        str(name) for name in ast.literal_eval(listing)[:-1] if name and not name.startswith("_")
+    ]
 
 
 def _connect(graph: Any, scopes: Sequence[Sequence[str]]) -> dict[str, str]:
@@ -91,7 +95,7 @@ def _connect(graph: Any, scopes: Sequence[Sequence[str]]) -> dict[str, str]:
         readers[output.name].append(())
     makers: dict[str, Sequence[str]] = {}
     seen: dict[str, dict[str, None]] = defaultdict(dict)  # tensors by point, each once
-    parents = {one for path in scopes for one in path[:-1]}
+    parents = {parent for path in scopes for parent in path[:-1]}
     for node, modules in zip(graph.node, scopes, strict=True):
         leaf = modules[-1] if modules else ""
         if leaf and leaf not in parents:
@@ -136,7 +140,7 @@ class _Constants:
                 yield HeldValue(name="activation", value="silu", module=module, source="Sigmoid")
 
     def _read_node(self, node: Any, module: str) -> Iterator[tuple[str, str | float]]:
-        given = {one.name: one for one in node.attribute}
+        given = {attribute.name: attribute for attribute in node.attribute}
         if "epsilon" in given:
             yield "norm_eps", float(given["epsilon"].f)
         elif node.op_type == "Add" and self._has_reader(node, "Sqrt"):
@@ -152,7 +156,7 @@ class _Constants:
             yield "attention_scale", scale
 
     def _has_reader(self, node: Any, operation: str) -> bool:
-        return any(one.op_type == operation for one in self._readers[node.output[0]])
+        return any(reader.op_type == operation for reader in self._readers[node.output[0]])
 
     def _numbers_of(self, node: Any) -> list[float]:
         return [self._numbers[tensor] for tensor in node.input if tensor in self._numbers]
@@ -183,7 +187,7 @@ class _Constants:
         """The node from which a tensor comes by some operations and factors; all factors."""
         factor = 1.0
         while (node := self._makers.get(tensor)) is not None:
-            places = [n for n, one in enumerate(node.input) if one in self._numbers]
+            places = [n for n, name in enumerate(node.input) if name in self._numbers]
             if node.op_type == "Mul" and places:
                 factor *= self._numbers[node.input[places[0]]]
                 tensor = node.input[1 - places[0]]
@@ -201,16 +205,16 @@ def _read_numbers(graph: Any) -> dict[str, float]:
     """Tensors of the graph that are one number each and stand in its file."""
     from onnx import numpy_helper
 
-    tensors = {one.name: one for one in graph.initializer}
+    tensors = {initializer.name: initializer for initializer in graph.initializer}
     for node in graph.node:
-        for one in node.attribute if node.op_type == "Constant" else ():
-            if one.name == "value":
-                tensors[node.output[0]] = one.t
-    found = {}
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            if attribute.name == "value":
+                tensors[node.output[0]] = attribute.t
+    numbers = {}
     for name, tensor in tensors.items():
         if math.prod(tensor.dims) == 1 and not tensor.external_data:
-            found[name] = float(numpy_helper.to_array(tensor).reshape(()))
-    return found
+            numbers[name] = float(numpy_helper.to_array(tensor).reshape(()))
+    return numbers
 
 
 _SUFFIXES = {"onnx": (".onnx",), "openvino": (".xml", ".onnx")}
@@ -306,9 +310,9 @@ def find_graph(arguments: RuntimeArguments) -> tuple[Path, Path]:
 
 def _choose_graph(folder: Path, named: str | None, suffixes: Sequence[str]) -> Path:
     known = sorted(
-        one for one in folder.rglob("*") if one.suffix in suffixes and one.stat().st_size
+        path for path in folder.rglob("*") if path.suffix in suffixes and path.stat().st_size
     )
-    names = [str(one.relative_to(folder)) for one in known]
+    names = [str(path.relative_to(folder)) for path in known]
     if named is not None:
         if named not in names:
             raise UsageError(
@@ -352,8 +356,12 @@ class _GraphRuntime(TokenizedRuntime):
         super().__init__(texts.tokenizer, add_bos=texts.add_bos, prefix=texts.prefix)
         self.max_length, self.files = texts.max_length, texts.files
         self._graph, self._inputs = graph, tuple(inputs)
-        for one in self._inputs:
-            fixed = one.shape[1] if one.name == "input_ids" and len(one.shape) == 2 else None
+        for graph_input in self._inputs:
+            fixed = (
+                graph_input.shape[1]
+                if graph_input.name == "input_ids" and len(graph_input.shape) == 2
+                else None
+            )
             if fixed is not None:
                 raise EvaluationError(
                     f"{graph} reads texts of exactly {fixed} tokens",
@@ -375,9 +383,9 @@ class _GraphRuntime(TokenizedRuntime):
     def visit_activations(self, ids: Sequence[int], visit: Visit) -> None:
         """Read a text, and show the tensors that modules of the model see or give."""
         points = self._points()
-        feed = {one.name: self._fill(one, ids) for one in self._inputs}
-        found = self._read_tensors(feed, list(points.values()))
-        for point, value in zip(points, found, strict=True):
+        feed = {graph_input.name: self._fill(graph_input, ids) for graph_input in self._inputs}
+        values = self._read_tensors(feed, list(points.values()))
+        for point, value in zip(points, values, strict=True):
             if value.dtype.kind == "f" and visit(point, partial(_keep, value)) is not None:
                 raise UsageError("nothing can be forced into an exported graph")
 
@@ -396,13 +404,15 @@ class _GraphRuntime(TokenizedRuntime):
 
     def logits(self, ids: Sequence[int], first: int) -> Logits:
         """Logits of one text."""
-        found = self._run({one.name: self._fill(one, ids) for one in self._inputs})
-        if found.ndim != 3 or found.shape[:2] != (1, len(ids)):
+        output = self._run(
+            {graph_input.name: self._fill(graph_input, ids) for graph_input in self._inputs}
+        )
+        if output.ndim != 3 or output.shape[:2] != (1, len(ids)):
             raise EvaluationError(
-                f"{self._graph} gave logits of shape {found.shape} for {len(ids)} tokens",
+                f"{self._graph} gave logits of shape {output.shape} for {len(ids)} tokens",
                 hint="a graph of a causal language model gives (1, tokens, vocabulary)",
             )
-        return np.asarray(found[0, first:], dtype=np.float32)
+        return np.asarray(output[0, first:], dtype=np.float32)
 
     def _fill(self, one: _Input, ids: Sequence[int]) -> Array:
         row = (1, len(ids))
@@ -416,8 +426,8 @@ class _GraphRuntime(TokenizedRuntime):
         elif one.name == "use_cache_branch":
             values = np.zeros(1)
         elif one.name.startswith(_PAST):  # a cache in which nothing is
-            batch, *others = one.shape
-            values = np.zeros((batch or 1, *(size or 0 for size in others)))
+            batch, *sizes = one.shape
+            values = np.zeros((batch or 1, *(size or 0 for size in sizes)))
         else:
             raise EvaluationError(
                 f"{self._graph} wants the input '{one.name}', which is not known here",
@@ -460,19 +470,19 @@ class _ONNXRuntime(_GraphRuntime):
         self.caveats = (f"ONNX Runtime {onnxruntime.__version__}, {provider}",)
         inputs = [
             _Input(
-                one.name,
-                tuple(size if isinstance(size, int) else None for size in one.shape),
-                _NUMPY_NAMES.get(one.type, "float32"),
+                graph_input.name,
+                tuple(size if isinstance(size, int) else None for size in graph_input.shape),
+                _NUMPY_NAMES.get(graph_input.type, "float32"),
             )
-            for one in self._session.get_inputs()
+            for graph_input in self._session.get_inputs()
         ]
-        names = [one.name for one in self._session.get_outputs()]
+        names = [output.name for output in self._session.get_outputs()]
         self._output = _OUTPUT if _OUTPUT in names else names[0]
         super().__init__(graph, texts, inputs)
 
     def _run(self, feed: Mapping[str, Array]) -> Array:
-        found: Array = self._session.run([self._output], dict(feed))[0]
-        return found
+        output: Array = self._session.run([self._output], dict(feed))[0]
+        return output
 
     def _read_tensors(self, feed: Mapping[str, Array], tensors: Sequence[str]) -> Iterator[Array]:
         """Run the graph several times, each time for a few tensors."""
@@ -480,7 +490,7 @@ class _ONNXRuntime(_GraphRuntime):
         import onnxruntime
 
         model = onnx.load(str(self._graph), load_external_data=False)
-        known = {one.name for one in model.graph.output}
+        known = {output.name for output in model.graph.output}
         model.graph.output.extend(
             onnx.ValueInfoProto(name=name) for name in dict.fromkeys(tensors) if name not in known
         )
@@ -524,17 +534,19 @@ class _OpenVINORuntime(_GraphRuntime):
     ) -> None:
         import openvino
 
-        told: dict[str, Any] = {} if precision is None else {"INFERENCE_PRECISION_HINT": precision}
+        properties: dict[str, Any] = (
+            {} if precision is None else {"INFERENCE_PRECISION_HINT": precision}
+        )
         if threads:
-            told["INFERENCE_NUM_THREADS"] = threads
+            properties["INFERENCE_NUM_THREADS"] = threads
         check_target(target)
         try:
             core = openvino.Core()
             model = core.read_model(str(graph))
-            self._compiled: Any = core.compile_model(model, target, told)
+            self._compiled: Any = core.compile_model(model, target, properties)
         except Exception as error:
             raise EvaluationError(f"{graph} cannot be loaded: {error}") from error
-        self._told = told
+        self._told = properties
         taken = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         self.device, self.dtype = target.lower(), _DTYPES.get(taken, taken)
         self._effective: Mapping[str, Value] = {"target": target, "precision": taken}
@@ -543,19 +555,22 @@ class _OpenVINORuntime(_GraphRuntime):
         self.caveats = (f"OpenVINO {version} computes in {self.dtype}{chosen}",)
         inputs = [
             _Input(
-                one.any_name,
-                tuple(None if size.is_dynamic else size.get_length() for size in one.partial_shape),
-                np.dtype(one.element_type.to_dtype()).name,
+                graph_input.any_name,
+                tuple(
+                    None if size.is_dynamic else size.get_length()
+                    for size in graph_input.partial_shape
+                ),
+                np.dtype(graph_input.element_type.to_dtype()).name,
             )
-            for one in self._compiled.inputs
+            for graph_input in self._compiled.inputs
         ]
         outputs = self._compiled.outputs
         self._output = next((o for o in outputs if _OUTPUT in o.names), outputs[0])
         super().__init__(graph, texts, inputs)
 
     def _run(self, feed: Mapping[str, Array]) -> Array:
-        found: Array = self._compiled.create_infer_request().infer(dict(feed))[self._output]
-        return found
+        output: Array = self._compiled.create_infer_request().infer(dict(feed))[self._output]
+        return output
 
     def _read_tensors(self, feed: Mapping[str, Array], tensors: Sequence[str]) -> Iterator[Array]:
         """Run the graph once; OpenVINO holds all that it has to give."""

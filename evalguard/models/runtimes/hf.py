@@ -127,12 +127,12 @@ def _check_quantisation_keys(kind: type, told: Mapping[str, Any]) -> None:
     Raises:
         UsageError: naming the key.
     """
-    classes = [one for one in kind.__mro__ if one is not object]
-    constructors = [vars(one)["__init__"] for one in classes if "__init__" in vars(one)]
+    classes = [base for base in kind.__mro__ if base is not object]
+    constructors = [vars(base)["__init__"] for base in classes if "__init__" in vars(base)]
     annotations: dict[str, Any] = {}
-    for one in constructors:
-        parameters = inspect.signature(one).parameters.values()
-        named = {p.name: read_annotation(p.annotation, one.__globals__) for p in parameters}
+    for constructor in constructors:
+        parameters = inspect.signature(constructor).parameters.values()
+        named = {p.name: read_annotation(p.annotation, constructor.__globals__) for p in parameters}
         annotations = {**named, **annotations}
     own = told.get("quant_method") in _OWN_METHODS
     # Earlier transformers hand what stands beside torchao's name of a scheme on to it.
@@ -146,7 +146,7 @@ def _check_quantisation_keys(kind: type, told: Mapping[str, Any]) -> None:
             )
     source = ""
     try:
-        source = "".join(inspect.getsource(one) for one in classes) if own else ""
+        source = "".join(inspect.getsource(base) for base in classes) if own else ""
     except OSError:  # installed without it: what its constructor takes besides is not seen
         own = False
     for key, value in told.items():
@@ -193,8 +193,8 @@ class _HFRuntime(TorchRuntime):
         self._quantisation = quantisation
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.module(input_ids=ids, use_cache=False).logits
-        return found
+        logits: torch.Tensor = self.module(input_ids=ids, use_cache=False).logits
+        return logits
 
     def traced_module(self) -> Any:
         """The model itself."""
@@ -206,8 +206,8 @@ class _HFRuntime(TorchRuntime):
         attention = getattr(config, "_attn_implementation", None)
         shown = {**effective_dtype(self), "attn_implementation": attention}
         if self._quantisation is not None:
-            found = getattr(config, "quantization_config", None)
-            has = {} if found is None else found if isinstance(found, dict) else found.to_dict()
+            stored = getattr(config, "quantization_config", None)
+            has = {} if stored is None else stored if isinstance(stored, dict) else stored.to_dict()
             shown["quantization_config"] = {
                 name: getattr(has.get(name), "value", has.get(name)) for name in self._quantisation
             }

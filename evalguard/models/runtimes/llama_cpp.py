@@ -180,7 +180,7 @@ def find_fields(defaults: _Blob) -> dict[str, int]:
         EvaluationError: the defaults do not show that order.
     """
     number = [defaults.integer(offset) for offset in range(0, 256, 4)]
-    found = {"n_ctx": 0, "n_batch": 4, "n_ubatch": 8, "n_seq_max": 12}
+    offsets = {"n_ctx": 0, "n_batch": 4, "n_ubatch": 8, "n_seq_max": 12}
     threads = next((i for i in range(4, 16) if number[i] == number[i + 1] > 1), 0)
     kinds = next((i for i in range(threads, 32) if number[i : i + 4] == [-1] * 4), 0)
     types = [
@@ -195,7 +195,7 @@ def find_fields(defaults: _Blob) -> dict[str, int]:
             hint="another version of the package may do; please report this one",
         )
     return {
-        **found,
+        **offsets,
         "threads": 4 * threads,
         "threads_batch": 4 * threads + 4,
         "flash_attn": 4 * kinds + 12,
@@ -257,7 +257,9 @@ class LlamaCpp(Runtime):
         else:
             bos, eos = int(c.llama_vocab_bos(self._vocab)), int(c.llama_vocab_eos(self._vocab))
         self.eot_token_id = eos if eos is not None and eos >= 0 else -1
-        known = [one for one in (prefix, bos, eos) if one is not None and one >= 0]
+        known = [
+            token_id for token_id in (prefix, bos, eos) if token_id is not None and token_id >= 0
+        ]
         if not known:
             raise EvaluationError(
                 "the file names neither BOS nor EOS, so a text without context has no first token",
@@ -308,14 +310,14 @@ class LlamaCpp(Runtime):
         visitor = GraphVisitor(c, architecture, heads, scale, visit)
         parameters = c.llama_context_default_params()
         at = find_fields(parameters)
-        found = self._effective
-        flash = _FLASH[str(found["flash_attn"])]
+        effective = self._effective
+        flash = _FLASH[str(effective["flash_attn"])]
         for name in ("n_ctx", "n_batch", "n_ubatch"):
             parameters.put(at[name], len(ids))
         for name in ("threads", "threads_batch"):
-            parameters.put(at[name], int(str(found["threads"])))
+            parameters.put(at[name], int(str(effective["threads"])))
         for name in ("type_k", "type_v"):
-            parameters.put(at[name], _KV_TYPES[str(found[name])])
+            parameters.put(at[name], _KV_TYPES[str(effective[name])])
         parameters.put(at["flash_attn"], flash)
         parameters.put_pointer(at["cb_eval"], visitor.callback)
         context = c.llama_init_from_model(model, parameters)
@@ -346,30 +348,30 @@ class LlamaCpp(Runtime):
             EvaluationError: it is not what was asked for.
         """
         c, context = self._library.c, _POINTER(self._context)
-        found: dict[str, Value] = {
+        actual: dict[str, Value] = {
             name: int(getattr(c, f"llama_{name}")(context)) for name in wanted
         }
-        found["threads"] = int(c.llama_n_threads(context))
+        actual["threads"] = int(c.llama_n_threads(context))
         types = re.findall(r"\b([KV]) \((\w+)\)", log)
-        told = {f"type_{side.lower()}": kind for side, kind in types}
+        logged = {f"type_{side.lower()}": kind for side, kind in types}
         flash = re.search(r"flash_attn\s*=\s*(\w+)", log)
-        told |= {"flash_attn": _flash_word(flash[1])} if flash else {}
+        logged |= {"flash_attn": _flash_word(flash[1])} if flash else {}
         for name in ("type_k", "type_v", "flash_attn"):
             asked = options[name]
-            if name not in told and asked != ("off" if name == "flash_attn" else "f16"):
+            if name not in logged and asked != ("off" if name == "flash_attn" else "f16"):
                 if not types and name.startswith("type"):
                     continue  # a recurrent model holds a state, not keys and values
                 raise EvaluationError(f"llama.cpp does not tell what became of {name}={asked}")
-            if told.get(name, asked) != asked and asked != "auto":
-                raise EvaluationError(f"{name} is {told[name]} after loading, asked was {asked}")
-        context_size = found["n_ctx"]
+            if logged.get(name, asked) != asked and asked != "auto":
+                raise EvaluationError(f"{name} is {logged[name]} after loading, asked was {asked}")
+        context_size = actual["n_ctx"]
         assert isinstance(context_size, int)
         if context_size < self.max_length or any(
-            found[name] != wanted[name] for name in ("n_batch", "n_ubatch")
+            actual[name] != wanted[name] for name in ("n_batch", "n_ubatch")
         ):
-            raise EvaluationError(f"llama.cpp has {found}, asked was {dict(wanted)}")
-        found["n_ctx"] = self.max_length  # it rounds up; more is never read
-        return {**found, **{name: told.get(name, options[name]) for name in _KV_OPTIONS}}
+            raise EvaluationError(f"llama.cpp has {actual}, asked was {dict(wanted)}")
+        actual["n_ctx"] = self.max_length  # it rounds up; more is never read
+        return {**actual, **{name: logged.get(name, options[name]) for name in _KV_OPTIONS}}
 
     @property
     def effective(self) -> Mapping[str, Value]:
@@ -480,13 +482,13 @@ def _fill(batch: _Batch, ids: Sequence[int], start: int, first: int) -> int:
     """Put tokens into a batch; return of how many logits are wanted."""
     batch.n_tokens = len(ids)
     wanted = 0
-    for place, token in enumerate(ids):
-        batch.token[place] = token
-        batch.pos[place] = start + place
-        batch.n_seq_id[place] = 1
-        batch.seq_id[place][0] = 0
-        batch.logits[place] = int(start + place >= first)
-        wanted += start + place >= first
+    for index, token in enumerate(ids):
+        batch.token[index] = token
+        batch.pos[index] = start + index
+        batch.n_seq_id[index] = 1
+        batch.seq_id[index][0] = 0
+        batch.logits[index] = int(start + index >= first)
+        wanted += start + index >= first
     return wanted
 
 
@@ -511,7 +513,7 @@ def read_shown(shown: Mapping[str, str], *, query_scale: float = 1.0) -> list[He
     Args:
         query_scale: part of the attention's scale that a conversion put into the weights.
     """
-    found = []
+    held_values = []
     for key, name in _SHOWN.items():
         try:
             number = float(shown[key])
@@ -525,8 +527,8 @@ def read_shown(shown: Mapping[str, str], *, query_scale: float = 1.0) -> list[He
         held = HeldValue(name=name, value=value, source=key, within=unit / 2)
         if name == "attention_scale":
             held = replace(held, value=number * query_scale, within=held.within * query_scale)
-        found.append(held)
-    return found
+        held_values.append(held)
+    return held_values
 
 
 _TYPE_LINE = re.compile(r"- type +(\w+): +\d+ tensors")
@@ -546,5 +548,5 @@ def _metadata(c: Any, model: Any, key: str, *, room: int = 256) -> str:
 
 def _last_error(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    told = [line for line in lines if "error" in line.lower() or "failed" in line.lower()]
-    return next(iter((told or lines)[-1:]), "it says nothing")[:300]
+    failures = [line for line in lines if "error" in line.lower() or "failed" in line.lower()]
+    return next(iter((failures or lines)[-1:]), "it says nothing")[:300]

@@ -80,10 +80,10 @@ def stream_activations(
     thread = threading.Thread(target=run, name="evalguard-activations", daemon=True)
     thread.start()
     try:
-        while (found := values.get()) is not None:
-            if isinstance(found, BaseException):
-                raise found
-            yield found
+        while (item := values.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
             taken.release()
     finally:
         stopped.set()
@@ -259,8 +259,8 @@ class RuntimeArguments:
     def take(self, name: str, default: Value = None) -> Any:
         """Return an argument, or its default."""
         self.taken.add(name)
-        found = self.given.get(name)
-        return default if found is None else found
+        value = self.given.get(name)
+        return default if value is None else value
 
     def take_whole(self, name: str, default: int | None = None, *, least: int = 1) -> Any:
         """Return an argument that is a whole number, None where neither it nor a default is there.
@@ -268,13 +268,13 @@ class RuntimeArguments:
         Raises:
             UsageError: it is no whole number, or a smaller one.
         """
-        found = self.take(name, default)
-        if found is not None and (type(found) is not int or found < least):
+        value = self.take(name, default)
+        if value is not None and (type(value) is not int or value < least):
             raise UsageError(
-                f"model_args.{name}: {found!r} is no whole number from {least} on",
+                f"model_args.{name}: {value!r} is no whole number from {least} on",
                 target=f"model_args.{name}",
             )
-        return found
+        return value
 
     def take_number(self, name: str) -> float | None:
         """Return an argument that is a finite number, None where it is not given.
@@ -282,13 +282,13 @@ class RuntimeArguments:
         Raises:
             UsageError: it is none.
         """
-        found: Value = self.take(name)
-        number = isinstance(found, (int, float)) and not isinstance(found, bool)
-        if found is not None and not (number and math.isfinite(found)):  # type: ignore[arg-type]
+        value: Value = self.take(name)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if value is not None and not (number and math.isfinite(value)):  # type: ignore[arg-type]
             raise UsageError(
-                f"model_args.{name}: {found!r} is no number", target=f"model_args.{name}"
+                f"model_args.{name}: {value!r} is no number", target=f"model_args.{name}"
             )
-        return found  # type: ignore[return-value]
+        return value  # type: ignore[return-value]
 
     def take_flag(self, name: str) -> bool | None:
         """Return an argument that is true or false, None where it is not given.
@@ -296,13 +296,13 @@ class RuntimeArguments:
         Raises:
             UsageError: it is neither.
         """
-        found: Value = self.take(name)
-        if found is not None and not isinstance(found, bool):
+        value: Value = self.take(name)
+        if value is not None and not isinstance(value, bool):
             raise UsageError(
-                f"model_args.{name}: {found!r} is neither true nor false",
+                f"model_args.{name}: {value!r} is neither true nor false",
                 target=f"model_args.{name}",
             )
-        return found
+        return value
 
     def take_text(self, name: str) -> str | None:
         """Return an argument that is a text, None where it is not given.
@@ -310,12 +310,12 @@ class RuntimeArguments:
         Raises:
             UsageError: it is none.
         """
-        found: Value = self.take(name)
-        if found is not None and not isinstance(found, str):
+        value: Value = self.take(name)
+        if value is not None and not isinstance(value, str):
             raise UsageError(
-                f"model_args.{name}: {found!r} is no text", target=f"model_args.{name}"
+                f"model_args.{name}: {value!r} is no text", target=f"model_args.{name}"
             )
-        return found
+        return value
 
     def choose(self, name: str, choices: Sequence[str], default: str) -> str:
         """Return an argument that has to be one of some words.
@@ -323,9 +323,9 @@ class RuntimeArguments:
         Raises:
             UsageError: it is another one.
         """
-        found = str(self.take(name, default))
-        check_known(name, found, choices)
-        return found
+        word = str(self.take(name, default))
+        check_known(name, word, choices)
+        return word
 
     def path(self, name: str = "pretrained") -> Path:
         """Return an argument that is a file or folder, or a hub id, whose files are fetched.
@@ -333,27 +333,27 @@ class RuntimeArguments:
         Raises:
             UsageError: it is missing, or there is nothing.
         """
-        found = self.take(name)
-        if not isinstance(found, str) or not found:
+        value = self.take(name)
+        if not isinstance(value, str) or not value:
             raise UsageError(
                 f"model type '{self.model_type}' needs model_args.{name}: a path",
                 hint=f"write model_args: {{{name}: PATH}}",
                 target=f"model_args.{name}",
             )
-        path = Path(found).expanduser()
+        path = Path(value).expanduser()
         if path.exists():
             return path
-        if not _HUB_ID.fullmatch(found):
+        if not _HUB_ID.fullmatch(value):
             raise UsageError(
                 f"model_args.{name}: there is nothing at {path}", target=f"model_args.{name}"
             )
         try:
             from huggingface_hub import snapshot_download
 
-            return Path(snapshot_download(found, revision=self.take("revision")))
+            return Path(snapshot_download(value, revision=self.take("revision")))
         except Exception as error:
             raise UsageError(
-                f"model_args.{name}: '{found}' is neither here nor to be had from the hub: {error}",
+                f"model_args.{name}: '{value}' is neither here nor to be had from the hub: {error}",
                 target=f"model_args.{name}",
             ) from error
 

@@ -101,7 +101,7 @@ class RuntimeScorer:
         pieces = self.pieces(requests)
         wanted = (piece for of in pieces for piece in of)
         return self.answer(
-            requests, pieces, {one.fed: one for one, _ in self.rows(requests, wanted)}
+            requests, pieces, {scored.fed: scored for scored, _ in self.rows(requests, wanted)}
         )
 
     def score_reference(
@@ -125,7 +125,7 @@ class RuntimeScorer:
             EvaluationError: a request has nothing to score.
         """
         self._open()
-        return [self._encoder.pieces(request, place) for place, request in enumerate(requests)]
+        return [self._encoder.pieces(request, index) for index, request in enumerate(requests)]
 
     def rows(
         self,
@@ -194,9 +194,9 @@ class RuntimeScorer:
         """Trace another model's activations with this one as the base, as ``TracingScorer``."""
         module = self._open().traced_module()
         inputs = [token_inputs(ids) for ids in sequences]
-        found = FiledActivations(recorded, rounding)
+        activations = FiledActivations(recorded, rounding)
         traced: Trace = tools.fetch("trace_models")(
-            module, found, inputs, memory=memory, detail=detail
+            module, activations, inputs, memory=memory, detail=detail
         )
         return traced
 
@@ -214,7 +214,7 @@ class RuntimeScorer:
 
     def generation_parts(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
         """Which requests are generated together: texts are made one by one."""
-        asked = [one.arguments[-1] for one in requests]
+        asked = [request.arguments[-1] for request in requests]
         longest = max(
             (generated_length(o, _DEFAULT_GENERATED) for o in asked if isinstance(o, dict)),
             default=1,
@@ -248,7 +248,7 @@ class RuntimeScorer:
         """
         runtime = self._open()
         try:
-            found = runtime.logits(ids, first)
+            logits = runtime.logits(ids, first)
         except (EvalguardError, KeyboardInterrupt):
             raise
         except Exception as error:
@@ -257,9 +257,9 @@ class RuntimeScorer:
                 quotes=quote_error(error),
             ) from error
         wanted = (len(ids) - first, runtime.vocabulary_size)
-        if found.shape != wanted:
-            raise EvaluationError(f"the model gave logits of {found.shape} in place of {wanted}")
-        return np.ascontiguousarray(found, dtype=np.float32)
+        if logits.shape != wanted:
+            raise EvaluationError(f"the model gave logits of {logits.shape} in place of {wanted}")
+        return np.ascontiguousarray(logits, dtype=np.float32)
 
     def _most_generated(self, options: Mapping[str, Any]) -> int:
         """Tokens that a text may have.
@@ -283,7 +283,7 @@ class RuntimeScorer:
         most = self._most_generated(options)
         room = runtime.max_length - most
         given: Value = options.get("until") or []
-        stops = [str(one) for one in given] if isinstance(given, list) else [str(given)]
+        stops = [str(sequence) for sequence in given] if isinstance(given, list) else [str(given)]
         whole = self._encoder.tok_encode(str(context))
         ids = whole[-room:]
         made: list[int] = []
@@ -321,7 +321,7 @@ class RuntimeScorer:
             generated=GeneratedTokens.of(
                 [token for token, _, _ in chosen],
                 [margin for _, margin, _ in chosen],
-                [other for _, _, other in chosen],
+                [runner_up for _, _, runner_up in chosen],
             ),
         )
 
@@ -329,18 +329,18 @@ class RuntimeScorer:
 def _choose(logits: Rows) -> tuple[int, float, int]:
     """The most probable token, its margin in nats, and the most probable other token."""
     token = int(logits.argmax())
-    others = logits.copy()
-    others[token] = -np.inf
-    other = int(others.argmax())
-    return token, float(logits[token]) - float(others[other]), other
+    masked = logits.copy()
+    masked[token] = -np.inf
+    runner_up = int(masked.argmax())
+    return token, float(logits[token]) - float(masked[runner_up]), runner_up
 
 
 def log_softmax(logits: Rows) -> Rows:
     """Natural log-probabilities of rows of logits, float32, shape (n, V)."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     sums = np.exp(shifted, dtype=np.float64).sum(axis=1, keepdims=True)
-    found: Rows = (shifted - np.log(sums)).astype(np.float32)
-    return found
+    logprobs: Rows = (shifted - np.log(sums)).astype(np.float32)
+    return logprobs
 
 
 def _refuse_sampling(options: Mapping[str, Any]) -> None:

@@ -82,21 +82,21 @@ def find_world_folder() -> Path:
     Raises:
         ModuleNotFoundError: it is not installed.
     """
-    found = importlib.util.find_spec("rwkv")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("rwkv")
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError("No module named 'rwkv'", name="rwkv")
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 def _checkpoint(path: Path) -> Path:
     if path.is_file():
         return path
-    found = sorted(path.glob("*.pth"))
-    if len(found) != 1:
+    checkpoints = sorted(path.glob("*.pth"))
+    if len(checkpoints) != 1:
         raise UsageError(
-            f"{path} has {len(found)} .pth files", hint="name one in model_args.pretrained"
+            f"{path} has {len(checkpoints)} .pth files", hint="name one in model_args.pretrained"
         )
-    return found[0]
+    return checkpoints[0]
 
 
 class RWKV7(TokenizedRuntime):
@@ -148,9 +148,9 @@ class RWKV7(TokenizedRuntime):
 
         sizes = {"n_layer": "n_layer", "n_embd": "n_embd", "head_dim": "head_size",
                  "vocab_size": "vocab_size"}  # fmt: skip
-        told = {name: getattr(self._model.args, own) for name, own in sizes.items()}
+        sizes_by_name = {name: getattr(self._model.args, own) for name, own in sizes.items()}
         return [
-            *read_named_values({**told, "dtype": self.dtype}, prefix="args"),
+            *read_named_values({**sizes_by_name, "dtype": self.dtype}, prefix="args"),
             *(
                 HeldValue(name="norm_eps", value=epsilon, module=module, source="eps")
                 for module, epsilon in epsilons.items()
@@ -163,10 +163,10 @@ class RWKV7(TokenizedRuntime):
 
         with torch.inference_mode():
             rows, _ = self._model.forward(list(ids), None, full_output=True)
-        found = rows.float().cpu().numpy()
-        if found.ndim == 1:  # of a single token
-            found = found[None]
-        return np.asarray(found[first:], dtype=np.float32)
+        logits = rows.float().cpu().numpy()
+        if logits.ndim == 1:  # of a single token
+            logits = logits[None]
+        return np.asarray(logits[first:], dtype=np.float32)
 
     def visit_activations(self, ids: Sequence[int], visit: Visit) -> None:
         """Read a text, and show what flows through every weight that is a module of fla's."""

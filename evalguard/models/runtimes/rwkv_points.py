@@ -32,13 +32,13 @@ _WEIGHT = re.compile(r"(?:blocks\.(?P<layer>\d+)\.)?(?P<name>[\w.]+)\.weight")
 
 def name_module(weight: str) -> str | None:
     """Return flash-linear-attention's module of a weight of a checkpoint; None: it is no point."""
-    found = _WEIGHT.fullmatch(weight)
-    if found is None:
+    match = _WEIGHT.fullmatch(weight)
+    if match is None:
         return None
-    if found["layer"] is None:
-        return _WHOLE.get(found["name"])
-    inside = _LAYER.get(found["name"])
-    return None if inside is None else f"model.layers.{found['layer']}.{inside}"
+    if match["layer"] is None:
+        return _WHOLE.get(match["name"])
+    inside = _LAYER.get(match["name"])
+    return None if inside is None else f"model.layers.{match['layer']}.{inside}"
 
 
 class WeightVisitor(TorchFunctionMode):
@@ -63,8 +63,8 @@ class WeightVisitor(TorchFunctionMode):
         given = dict(kwargs or {})
         if func.__name__ == "__getitem__":
             module = self._modules.get(id(args[0]))
-            found = func(*args, **given)
-            return found if module is None else self._show(f"{module}:out", found)
+            weights = func(*args, **given)
+            return weights if module is None else self._show(f"{module}:out", weights)
         weight = given.get("weight", args[1] if len(args) > 1 else None)
         module = self._modules.get(id(weight))
         if module is None:

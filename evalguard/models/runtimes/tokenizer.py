@@ -137,7 +137,9 @@ class FolderTokenizer:
 
             self._plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
             named = _read_json(folder / "tokenizer_config.json")
-            self.bos, self.eos = (self._id_of(named.get(f"{one}_token")) for one in ("bos", "eos"))
+            self.bos, self.eos = (
+                self._id_of(named.get(f"{name}_token")) for name in ("bos", "eos")
+            )
         else:
             raise EvaluationError(
                 f"nothing here reads the tokenizer in {folder}",
@@ -146,8 +148,8 @@ class FolderTokenizer:
 
     def _id_of(self, token: Any) -> int | None:
         text = token.get("content") if isinstance(token, Mapping) else token
-        found: int | None = None if text is None else self._plain.token_to_id(text)
-        return found
+        token_id: int | None = None if text is None else self._plain.token_to_id(text)
+        return token_id
 
     def encode(self, text: str, special: bool | None = None) -> list[int]:
         """Token ids; ``special`` None: as the tokenizer does by itself."""
@@ -169,8 +171,8 @@ class FolderTokenizer:
     @property
     def vocabulary(self) -> Mapping[str, int]:
         """Texts of all tokens with their ids."""
-        found: dict[str, int] = (self._own or self._plain).get_vocab()
-        return found
+        vocabulary: dict[str, int] = (self._own or self._plain).get_vocab()
+        return vocabulary
 
     def render_chat(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
@@ -224,7 +226,7 @@ class WorldTokenizer:
     def encode(self, text: str, special: bool | None = None) -> list[int]:
         """Token ids; token 0 first where ``special`` is true."""
         raw = text.encode("utf-8")
-        found, at = [0] if special else [], 0
+        ids, at = [0] if special else [], 0
         while at < len(raw):
             for size in range(min(self._longest, len(raw) - at), 0, -1):
                 token = self._ids.get(raw[at : at + size])
@@ -232,13 +234,15 @@ class WorldTokenizer:
                     break
             else:
                 raise EvaluationError(f"the vocabulary has no token for byte {raw[at]}")
-            found.append(token)
+            ids.append(token)
             at += size
-        return found
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids; bytes that are no text become U+FFFD."""
-        return b"".join(self._texts.get(one, b"") for one in ids).decode("utf-8", "replace")
+        return b"".join(self._texts.get(token_id, b"") for token_id in ids).decode(
+            "utf-8", "replace"
+        )
 
     def decode_special(self, token: int) -> str:  # noqa: ARG002
         """Token 0 is not written."""
@@ -276,8 +280,8 @@ def open_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> TextToke
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    parsed: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return parsed
 
 
 class TokenizedTexts:
@@ -298,7 +302,9 @@ class TokenizedTexts:
     ) -> None:
         self._tokenizer = tokenizer
         self._add_bos = add_bos
-        known = [one for one in (prefix, tokenizer.bos, tokenizer.eos) if one is not None]
+        known = [
+            token_id for token_id in (prefix, tokenizer.bos, tokenizer.eos) if token_id is not None
+        ]
         if not known:
             raise EvaluationError(
                 "the tokenizer has neither BOS nor EOS, so a text without context has no first "

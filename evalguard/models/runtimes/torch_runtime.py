@@ -71,8 +71,8 @@ def hook_modules(root: Any, names: Mapping[str, str], visit: Visit) -> Iterator[
 
 def to_numpy(value: torch.Tensor) -> NDArray[np.float32]:
     """Return a tensor's values in float32."""
-    found: NDArray[np.float32] = value.detach().float().cpu().numpy()
-    return found
+    values: NDArray[np.float32] = value.detach().float().cpu().numpy()
+    return values
 
 
 def replace_values(given: Array, value: torch.Tensor, point: str) -> torch.Tensor:
@@ -102,10 +102,10 @@ def _replace_argument(
     args: tuple[Any, ...], kwargs: dict[str, Any], show: Callable[[Any], Any]
 ) -> Any:
     """Show the first argument that holds floating-point numbers; None where it stays."""
-    for place, value in enumerate(args):
+    for index, value in enumerate(args):
         if _is_values(value):
             given = show(value)
-            return None if given is None else ((*args[:place], given, *args[place + 1 :]), kwargs)
+            return None if given is None else ((*args[:index], given, *args[index + 1 :]), kwargs)
     for name, value in kwargs.items():
         if _is_values(value):
             given = show(value)
@@ -119,14 +119,14 @@ def _replace_outputs(output: Any, show: Callable[[str, Any], Any]) -> Any:
         return show("", output)
     if not isinstance(output, tuple | list):
         return None
-    found, tensors = list(output), 0
-    for place, value in enumerate(output):
+    replaced, tensors = list(output), 0
+    for index, value in enumerate(output):
         if _is_values(value):
             given = show(f".{tensors}" if tensors else "", value)
             tensors += 1
-            found[place] = value if given is None else given
-    changed = any(one is not other for one, other in zip(found, output, strict=True))
-    return type(output)(found) if changed else None
+            replaced[index] = value if given is None else given
+    changed = any(new is not old for new, old in zip(replaced, output, strict=True))
+    return type(output)(replaced) if changed else None
 
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -163,8 +163,8 @@ class TorchRuntime(TokenizedRuntime):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Logits of token ids, shape (1, n) -> (1, n, V)."""
-        found: torch.Tensor = self.module(ids)
-        return found
+        logits: torch.Tensor = self.module(ids)
+        return logits
 
     def logits(self, ids: Sequence[int], first: int) -> Logits:
         """Logits of one text."""

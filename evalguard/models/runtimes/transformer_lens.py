@@ -82,12 +82,12 @@ def name_points(architecture: str, layers: int) -> dict[str, str]:
             f"the hooks of a HookedTransformer of {architecture} are not known as points",
             hint=f"known: {', '.join(_TABLES)}; or api: bridge, whose modules are the model's own",
         )
-    found = dict(_WHOLE)
+    points = dict(_WHOLE)
     for number in range(layers):
         for hook, point in _TABLES[architecture].items():
             joint = "" if point.startswith(":") else "."
-            found[f"blocks.{number}.{hook}"] = f"model.layers.{number}{joint}{point}"
-    return found
+            points[f"blocks.{number}.{hook}"] = f"model.layers.{number}{joint}{point}"
+    return points
 
 
 def lens_visit(config: Any, visit: Visit) -> Visit:
@@ -172,8 +172,8 @@ def load(arguments: RuntimeArguments) -> Runtime:
         module = _build_hooked(common, overrides, beside)
     runtime = _LensRuntime(module, common, arguments, api, overrides, compatibility)
     if beside:
-        found = ", ".join(beside)
-        runtime.caveats = (f"{found} is the checkpoint's, by evalguard: TransformerLens has none",)
+        names = ", ".join(beside)
+        runtime.caveats = (f"{names} is the checkpoint's, by evalguard: TransformerLens has none",)
     return runtime
 
 
@@ -183,13 +183,13 @@ def _take_fields(arguments: RuntimeArguments) -> dict[str, Value]:
     Raises:
         UsageError: one that it would take without a word, and fail on later.
     """
-    found: dict[str, Value] = {name: arguments.take_number(name) for name in _NUMBERS}
-    found |= {name: arguments.take_flag(name) for name in _FLAGS}
-    found["window_size"] = arguments.take_whole("window_size")
-    found["act_fn"] = arguments.take("act_fn")
-    pattern = found["attn_types"] = arguments.take("attn_types")
+    fields: dict[str, Value] = {name: arguments.take_number(name) for name in _NUMBERS}
+    fields |= {name: arguments.take_flag(name) for name in _FLAGS}
+    fields["window_size"] = arguments.take_whole("window_size")
+    fields["act_fn"] = arguments.take("act_fn")
+    pattern = fields["attn_types"] = arguments.take("attn_types")
     check_pattern(pattern)
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def check_pattern(asked: Value) -> None:
@@ -198,7 +198,7 @@ def check_pattern(asked: Value) -> None:
     Raises:
         UsageError: naming them.
     """
-    listed = isinstance(asked, list) and all(one in _PATTERN for one in asked)
+    listed = isinstance(asked, list) and all(word in _PATTERN for word in asked)
     if asked is not None and not listed:
         raise UsageError(
             f"model_args.attn_types: {asked!r} is no list of {' and '.join(_PATTERN)}",
@@ -256,8 +256,8 @@ def _build_hooked(
         raise _no_class("HookedTransformer", "3.x and earlier")
     loading = importlib.import_module("transformer_lens.loading_from_pretrained")
     folder = Path(common["folder"])
-    told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    architecture = (told.get("architectures") or ["none"])[0]
+    stored_config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    architecture = (stored_config.get("architectures") or ["none"])[0]
     if architecture not in _ARCHITECTURES:
         raise UsageError(
             f"no HookedTransformer of {architecture} from a folder here",
@@ -270,7 +270,7 @@ def _build_hooked(
     )
     scalar = getattr(original.config, "query_pre_attn_scalar", None)
     fields = loading.convert_hf_model_config(_GEMMA2.get(scalar, like) if scalar else like)
-    fields |= _sizes(told, original.config)
+    fields |= _sizes(stored_config, original.config)
     # The library's own number is what is compared; of a checkpoint that it does not know, or has
     # none for, it is the checkpoint's.
     if scalar and (scalar not in _GEMMA2 or fields.get("attn_scale", -1.0) in (None, -1.0)):
@@ -322,7 +322,7 @@ def _sizes(told: Mapping[str, Any], config: Any) -> dict[str, Any]:
     head = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
     groups = getattr(config, "num_key_value_heads", None)
     rope = getattr(config, "rope_parameters", None) or told.get("rope_parameters") or told
-    found: dict[str, Any] = {
+    sizes: dict[str, Any] = {
         "d_model": int(config.hidden_size),
         "d_head": head,
         "n_heads": heads,
@@ -334,23 +334,23 @@ def _sizes(told: Mapping[str, Any], config: Any) -> dict[str, Any]:
         "original_architecture": told["architectures"][0],
     }
     if groups is not None:
-        found["n_key_value_heads"] = int(groups)
+        sizes["n_key_value_heads"] = int(groups)
     if hasattr(config, "rms_norm_eps"):
-        found["eps"] = float(config.rms_norm_eps)
-        found["rotary_dim"] = head
-        found["rotary_base"] = float(_rope_theta(rope))
+        sizes["eps"] = float(config.rms_norm_eps)
+        sizes["rotary_dim"] = head
+        sizes["rotary_base"] = float(_rope_theta(rope))
     if hasattr(config, "sliding_window") and "layer_types" in told:
-        found["window_size"] = config.sliding_window
+        sizes["window_size"] = config.sliding_window
     layers = int(config.num_hidden_layers)
     caps = {
         "attn_scores_soft_cap": "attn_logit_softcapping",
         "output_logits_soft_cap": "final_logit_softcapping",
     }
-    found |= {ours: float(told[name] or -1.0) for ours, name in caps.items() if name in told}
+    sizes |= {ours: float(told[name] or -1.0) for ours, name in caps.items() if name in told}
     if "Gemma2" in told["architectures"][0]:
         # The library's own pattern, repeated: whether it fits the checkpoint is what is compared.
-        found["attn_types"] = (["global", "local"] * layers)[:layers]
-    return found
+        sizes["attn_types"] = (["global", "local"] * layers)[:layers]
+    return sizes
 
 
 def _rope_theta(rope: Mapping[str, Any]) -> float:
@@ -384,8 +384,8 @@ class _LensRuntime(TorchRuntime):
         self.files = (common["folder"], *tokenizer.files)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.module(ids, return_type="logits")
-        return found
+        logits: torch.Tensor = self.module(ids, return_type="logits")
+        return logits
 
     def visit_activations(self, ids: Sequence[int], visit: Visit) -> None:
         """Read a text; the points of a HookedTransformer are those that its hooks stand for."""
@@ -397,7 +397,9 @@ class _LensRuntime(TorchRuntime):
         """Of a bridge: the modules that it stands in for, by their own names."""
         if self._api == "hooked":
             return super().point_names()
-        paths = {id(one): path for path, one in reversed(list(self.module.named_modules()))}
+        paths = {
+            id(submodule): path for path, submodule in reversed(list(self.module.named_modules()))
+        }
         names: dict[str, str] = {}
         for path, module in self.module.original_model.named_modules():
             name = path.replace("._original_component", "")

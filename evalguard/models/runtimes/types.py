@@ -40,8 +40,8 @@ class RuntimeType:
     def missing(self) -> tuple[str, ...]:
         """Modules that are not in this environment."""
         absent = []
-        for one in self.imports:
-            options = (one,) if isinstance(one, str) else one
+        for requirement in self.imports:
+            options = (requirement,) if isinstance(requirement, str) else requirement
             if not any(importlib.util.find_spec(name) for name in options):
                 absent.append(" or ".join(options))
         return tuple(absent)
@@ -192,8 +192,12 @@ def describe_installation(packages: Sequence[str], *, beside: Sequence[str] = ()
         packages: as pip takes them, with versions.
         beside: what that environment needs beside them, and this one has.
     """
-    quoted = " ".join(f"'{one}'" if set(one) & set("[<>") else one for one in packages)
-    listed = ", ".join(f"'{one}'" if "[" in one else one for one in (*beside, *packages))
+    quoted = " ".join(
+        f"'{package}'" if set(package) & set("[<>") else package for package in packages
+    )
+    listed = ", ".join(
+        f"'{package}'" if "[" in package else package for package in (*beside, *packages)
+    )
     return f"pip install {quoted}, or in a guard file, on the model: requirements: [{listed}]"
 
 

@@ -153,9 +153,9 @@ def _engine_arguments(arguments: RuntimeArguments) -> dict[str, Any]:
     """
     for name in (*_REFUSED, *_ELSEWHERE):
         refuse_engine_argument(name, arguments.take(name))
-    told = {name: arguments.take(name) for name in engine_annotations() if name != "tokenizer"}
+    given = {name: arguments.take(name) for name in engine_annotations() if name != "tokenizer"}
     arguments.check_all_taken()
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def refuse_engine_argument(name: str, value: Value) -> None:
@@ -185,9 +185,9 @@ def engine_annotations() -> dict[str, Any]:
 
     names = vars(sys.modules[EngineArgs.__module__])
     return {
-        one.name: read_annotation(one.type, names)
-        for one in dataclasses.fields(EngineArgs)
-        if one.name not in {*_REFUSED, *_ELSEWHERE}
+        field.name: read_annotation(field.type, names)
+        for field in dataclasses.fields(EngineArgs)
+        if field.name not in {*_REFUSED, *_ELSEWHERE}
     }
 
 
@@ -253,8 +253,8 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
 
     def _logprobs(self, prompts: Sequence[Sequence[int]]) -> list[Values]:
         pieces = [InputTokens(ids=tuple(ids), n_scored=len(ids) - 1) for ids in prompts]
-        found = {one.fed: one.logprobs for one, _ in self.reduce(dict.fromkeys(pieces))}
-        return [found[piece] for piece in pieces]
+        logprobs = {scored.fed: scored.logprobs for scored, _ in self.reduce(dict.fromkeys(pieces))}
+        return [logprobs[piece] for piece in pieces]
 
     def _compare_with_own(self, prompts: Sequence[Sequence[int]]) -> None:
         """Of a shift by a place, of another prompt, of a vocabulary that is cut."""
@@ -262,8 +262,8 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
 
         ours = self._logprobs(prompts)
         wanted = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
-        told = self._generate(prompts, [wanted] * len(prompts))
-        for ids, own, answer in zip(prompts, ours, told, strict=True):
+        answers = self._generate(prompts, [wanted] * len(prompts))
+        for ids, own, answer in zip(prompts, ours, answers, strict=True):
             shown = answer.prompt_logprobs or []
             theirs = [
                 of[token].logprob if of and token in of else np.nan
@@ -289,7 +289,8 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
         from vllm import SamplingParams
 
         prompts = {
-            n: WantedPrompt(fed=fed, wanted=one) for n, (fed, one) in enumerate(wanted.items())
+            n: WantedPrompt(fed=fed, wanted=requested)
+            for n, (fed, requested) in enumerate(wanted.items())
         }
         try:
             sampling = [
@@ -313,9 +314,9 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
                     f"this version of vLLM lacks what evalguard needs: {lacking}",
                     hint=_VERSION_HINT,
                 )
-        answers = self._generate([one.ids for one in prompts.values()], sampling)
-        told = self._call("evalguard_take")
-        _, reduced = next((one for one in told if one[0]), told[0])
+        answers = self._generate([prompt.ids for prompt in prompts.values()], sampling)
+        replies = self._call("evalguard_take")
+        _, reduced = next((reply for reply in replies if reply[0]), replies[0])
         return [_checked(reduced[n], answer) for n, answer in zip(prompts, answers, strict=True)]
 
     def generate(
@@ -325,7 +326,7 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
         from vllm import SamplingParams
 
         given: Any = options.get("until") or []
-        stops = [one for one in (given if isinstance(given, list) else [given]) if one]
+        stops = [stop for stop in (given if isinstance(given, list) else [given]) if stop]
         draws = {}
         if options.get("do_sample", True):
             names = ("temperature", "top_p", "top_k", "seed")
@@ -333,8 +334,8 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
         sampling = SamplingParams(
             **{"temperature": 0.0, **draws}, max_tokens=most, stop=stops or None, logprobs=2
         )
-        found = self._generate(prompts, [sampling] * len(prompts))
-        return [_read_text(answer.outputs[0]) for answer in found]
+        answers = self._generate(prompts, [sampling] * len(prompts))
+        return [_read_text(answer.outputs[0]) for answer in answers]
 
     def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sequence[Any]) -> list[Any]:
         """vLLM's own answers, in the order asked.
@@ -343,14 +344,14 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
             EvaluationError: it fails.
         """
         with self._told_failures("fails"):
-            found = self._open().generate(
+            answers = self._open().generate(
                 [{"prompt_token_ids": list(ids)} for ids in prompts],
                 list(sampling),
                 use_tqdm=False,
             )
-        if len(found) != len(prompts):
-            raise EvaluationError(f"vLLM gave {len(found)} answers to {len(prompts)} prompts")
-        for ids, answer in zip(prompts, found, strict=True):
+        if len(answers) != len(prompts):
+            raise EvaluationError(f"vLLM gave {len(answers)} answers to {len(prompts)} prompts")
+        for ids, answer in zip(prompts, answers, strict=True):
             cached = getattr(answer, "num_cached_tokens", None)
             if cached is not None:
                 self.cached_tokens = (self.cached_tokens or 0) + int(cached)
@@ -360,7 +361,7 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
                     f"{len(ids)} was asked for, or another one",
                     hint=_HINT,
                 )
-        return list(found)
+        return list(answers)
 
     def _call(self, name: str, *arguments: Any) -> list[Any]:
         with self._told_failures(f"fails at {name}"):
@@ -378,11 +379,11 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
         except EvalguardError:
             raise
         except Exception as error:
-            said, quotes = f"vLLM {what}: {type(error).__name__}", quote_error(error)
+            message, quotes = f"vLLM {what}: {type(error).__name__}", quote_error(error)
             if not self._lost_a_worker():
-                raise EvaluationError(said, quotes=quotes) from error
+                raise EvaluationError(message, quotes=quotes) from error
             raise EvaluationError(
-                f"a worker process of vLLM's ended before its answer ({said})",
+                f"a worker process of vLLM's ended before its answer ({message})",
                 quotes=quotes,
                 hint=_LOST_HINT,
             ) from error
@@ -403,9 +404,9 @@ class VLLMRuntime(TokenizedRuntime, EngineRuntime):
     def effective(self) -> Mapping[str, Value]:
         """Arguments as vLLM's configuration has them."""
         return {
-            name: found
+            name: actual
             for name, value in self._asked.items()
-            if value != "auto" and (found := self._read_back(name)) is not None
+            if value != "auto" and (actual := self._read_back(name)) is not None
         }
 
     @property
@@ -466,9 +467,9 @@ def _checked(prompt: ReducedPrompt, answer: Any) -> tuple[ScoredTokens, Reduced]
         raise EvaluationError(prompt.fault, hint=_HINT)
     assert prompt.scored is not None
     assert prompt.reduced is not None
-    told = answer.outputs[0]
-    (token,) = told.token_ids
-    chosen = float(told.logprobs[0][token].logprob)
+    output = answer.outputs[0]
+    (token,) = output.token_ids
+    chosen = float(output.logprobs[0][token].logprob)
     if not abs(chosen - prompt.largest) <= LARGEST:
         raise EvaluationError(
             f"vLLM chooses a token of log-probability {chosen:.4g} after a prompt, and the most "
@@ -481,17 +482,17 @@ def _checked(prompt: ReducedPrompt, answer: Any) -> tuple[ScoredTokens, Reduced]
 
 def _read_text(output: Any) -> GeneratedByEngine:
     ids = tuple(int(token) for token in output.token_ids)
-    margins, others = [], []
+    margins, runners_up = [], []
     for token, shown in zip(ids, output.logprobs, strict=True):
-        beside = {other: one.logprob for other, one in shown.items() if other != token}
-        other = max(beside, key=lambda one: beside[one], default=-1)
-        others.append(other)
-        margins.append(shown[token].logprob - beside[other] if beside else float("nan"))
+        beside = {token_id: entry.logprob for token_id, entry in shown.items() if token_id != token}
+        runner_up = max(beside, key=lambda token_id: beside[token_id], default=-1)
+        runners_up.append(runner_up)
+        margins.append(shown[token].logprob - beside[runner_up] if beside else float("nan"))
     return GeneratedByEngine(
         text=str(output.text),
         ids=ids,
         margins=tuple(margins),
-        others=tuple(others),
+        others=tuple(runners_up),
         ended="length" if output.finish_reason == "length" else "stop",
     )
 

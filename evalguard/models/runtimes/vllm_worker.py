@@ -55,12 +55,12 @@ class PromptReducer:
     def evalguard_take(self) -> tuple[bool, dict[int, ReducedPrompt]]:
         """Return whether this worker was given logits, and what is left of all prompts."""
         prompts, self._evalguard_prompts = self._evalguard_prompts, {}
-        return self._evalguard_logits, {n: one.finish() for n, one in prompts.items()}
+        return self._evalguard_logits, {n: prompt.finish() for n, prompt in prompts.items()}
 
     def evalguard_facts(self) -> dict[str, Any]:
         """Number of weights of this worker's part of the model."""
         model = self.model_runner.model
-        return {"parameters": sum(one.numel() for one in model.parameters())}
+        return {"parameters": sum(weights.numel() for weights in model.parameters())}
 
     def _evalguard_reduce(
         self,
@@ -116,8 +116,8 @@ def _hook_first_runner(runner: Any, reduce: Reduce) -> None:
             if number is None or ids is None:
                 continue
             start = int(request.num_computed_tokens)
-            place = runner.input_batch.req_id_to_index[name]
-            offset = int(runner.query_start_loc.np[place])
+            index = runner.input_batch.req_id_to_index[name]
+            offset = int(runner.query_start_loc.np[index])
             end = offset + min(count, max(0, len(ids) - start))
             reduce(number, ids.copy, start, hidden_states[offset:end], runner.model.compute_logits)
         return own(hidden_states, num_scheduled_tokens)
@@ -145,14 +145,14 @@ def _hook_second_runner(own: Any, reduce: Reduce) -> None:
             number = numbers.get(name)
             if number is None:
                 continue
-            place = int(batch.idx_mapping_np[n])
-            length = int(prompt_lens[place])
+            index = int(batch.idx_mapping_np[n])
+            length = int(prompt_lens[index])
             start = int(batch.num_computed_prefill_tokens_np[n])
             offset = int(batch.query_start_loc_np[n])
             end = offset + min(int(batch.num_scheduled_tokens[n]), max(0, length - start))
             reduce(
                 number,
-                partial(_read_ids, all_token_ids, place, length),
+                partial(_read_ids, all_token_ids, index, length),
                 start,
                 hidden_states[offset:end],
                 compute_logits,

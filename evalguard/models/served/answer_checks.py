@@ -75,14 +75,14 @@ def with_conversations(lm: Any, arguments: Sequence[tuple[Any, ...]]) -> Sequenc
 
     chat = is_chat(lm)
     wrapped = []
-    for context, *more in arguments:
+    for context, *rest in arguments:
         talks = isinstance(context, str) and context.startswith('[{"role":')
         if chat and not talks:
             raise UsageError(
                 "a chat endpoint needs conversations, and this task is asked in plain prompts",
                 hint="--apply_chat_template makes conversations of them",
             )
-        wrapped.append((JsonChatStr(context) if talks else context, *more))
+        wrapped.append((JsonChatStr(context) if talks else context, *rest))
     return wrapped
 
 
@@ -153,14 +153,19 @@ def _checked_logprobs(
         answers = _as_list(outputs)
         check_name(answers, lm.model)
         contexts = list(ctxlens or ())
-        found = read(answers)
-        check_prompts(lm, found, _prompts(tokens), contexts)
+        prompt_answers = read(answers)
+        check_prompts(lm, prompt_answers, _prompts(tokens), contexts)
         parsed = parse(outputs=outputs, tokens=tokens, ctxlens=ctxlens, **more)
-        cut = [one.cut(context) for one, context in zip(found, contexts, strict=True)]
+        cut = [
+            prompt_answer.cut(context)
+            for prompt_answer, context in zip(prompt_answers, contexts, strict=True)
+        ]
         names = getattr(lm, "token_names", None)
         return [
-            TokenAnswer.of(answer, one, None if names is None else names.identify(one.tops))
-            for answer, one in zip(parsed, cut, strict=True)
+            TokenAnswer.of(
+                answer, prompt_answer, None if names is None else names.identify(prompt_answer.tops)
+            )
+            for answer, prompt_answer in zip(parsed, cut, strict=True)
         ]
 
     return checking
@@ -215,14 +220,14 @@ def echoes(lm: Any, answer: PromptAnswer, ids: Sequence[int]) -> bool:
     tokenizer: Any = getattr(lm, "tokenizer", None)
     if not hasattr(tokenizer, "decode") or getattr(lm, "tokenizer_backend", None) == "remote":
         return False
-    told = "".join(answer.text.split())
+    echoed = "".join(answer.text.split())
     for skips in (True, False):
         try:
             text = tokenizer.decode(list(ids), skip_special_tokens=skips)
         except TypeError:  # one that knows no such option
             text = tokenizer.decode(list(ids))
         wanted = "".join(str(text).split())
-        if wanted and wanted in told:
+        if wanted and wanted in echoed:
             return True
     return False
 
@@ -281,11 +286,15 @@ def check_generations(answers: Sequence[Any], sent: Sequence[Any]) -> None:
             f"the server gave {number} answers to {len(sent)} prompts",
             hint="--batch_size 1 asks one prompt at a time",
         )
-    ids = [one for one in sent if isinstance(one, (list, tuple)) and one and _is_id(one[0])]
+    ids = [
+        prompt
+        for prompt in sent
+        if isinstance(prompt, (list, tuple)) and prompt and _is_id(prompt[0])
+    ]
     usage = answers[0].get("usage") if len(answers) == 1 else None
     if ids and len(ids) == len(sent) and isinstance(usage, dict):
         fed = usage.get("prompt_tokens")
-        check_fed(fed if isinstance(fed, int) else None, [len(one) for one in ids])
+        check_fed(fed if isinstance(fed, int) else None, [len(prompt) for prompt in ids])
 
 
 def _is_id(value: Any) -> bool:

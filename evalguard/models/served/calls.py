@@ -114,10 +114,12 @@ def plan_calls(
     """
     kind = requests[0].kind
     generates = kind == "generate_until"
-    told = with_conversations(lm, arguments) if generates else arguments
+    wrapped = with_conversations(lm, arguments) if generates else arguments
     silent, recorded = _record_calls(lm)
     with record_input_tokens(silent) as fed:
-        tickets: list[_Ticket] = _outside_a_loop(lambda: run_method(silent, kind, requests, told))
+        tickets: list[_Ticket] = _outside_a_loop(
+            lambda: run_method(silent, kind, requests, wrapped)
+        )
     if generates:
         for context, _ in arguments:
             if context not in recorded.ids:
@@ -136,8 +138,8 @@ def plan_calls(
             )
         )
     owners = {
-        id(piece): (one, number)
-        for one, ticket in zip(pending, tickets, strict=True)
+        id(piece): (answer, number)
+        for answer, ticket in zip(pending, tickets, strict=True)
         for number, piece in enumerate(ticket.pieces)
     }
     for pieces, _, _ in recorded.groups:
@@ -148,13 +150,13 @@ def plan_calls(
 
 def without_answered(calls: Sequence[ServerCall], keys: Collection[str]) -> list[ServerCall]:
     """Leave what is answered already out of calls."""
-    left = []
+    unanswered = []
     for call in calls:
-        open_parts = [n for n, (one, _) in enumerate(call.parts) if one.key not in keys]
+        open_parts = [n for n, (answer, _) in enumerate(call.parts) if answer.key not in keys]
         if len(open_parts) == len(call.parts):
-            left.append(call)
+            unanswered.append(call)
         elif open_parts:
-            left.append(
+            unanswered.append(
                 ServerCall(
                     messages=[call.messages[n] for n in open_parts],
                     generate=call.generate,
@@ -163,7 +165,7 @@ def without_answered(calls: Sequence[ServerCall], keys: Collection[str]) -> list
                     parts=tuple(call.parts[n] for n in open_parts),
                 )
             )
-    return left
+    return unanswered
 
 
 def run_method(
@@ -273,7 +275,7 @@ def _record_calls(lm: Any) -> tuple[Any, _Recorded]:
         **options: Any,
     ) -> list[list[_Ticket]]:
         counts: Sequence[int | None] = ctxlens or [None] * len(requests)
-        pieces = [_Piece(one, count) for one, count in zip(requests, counts, strict=True)]
+        pieces = [_Piece(message, count) for message, count in zip(requests, counts, strict=True)]
         recorded.groups.append((pieces, generate, options))
         return [[_Ticket(piece) for piece in pieces]]
 
@@ -310,14 +312,14 @@ def _cut_calls(
 ) -> Iterator[ServerCall]:
     for pieces, generate, options in groups:
         # lm-eval's two ways of sending differ in this: only one at a time names the end of text.
-        more = {} if lm._concurrent > 1 else {"eos": lm.eos_string}
+        ending = {} if lm._concurrent > 1 else {"eos": lm.eos_string}
         for start in range(0, len(pieces), lm._batch_size):
             batch = pieces[start : start + lm._batch_size]
             yield ServerCall(
                 messages=[piece.message for piece in batch],
                 generate=generate,
                 ctxlens=None if generate else [piece.ctxlen or 0 for piece in batch],
-                options={**options, **more},
+                options={**options, **ending},
                 parts=tuple(owners[id(piece)] for piece in batch),
             )
 

@@ -96,16 +96,16 @@ def _find_other_numbers(
 
 def _differences(one: Sequence[Response], other: Sequence[Response]) -> NDArray[np.float64]:
     """Absolute differences of all scored tokens' log-probabilities, in nats."""
-    found = []
+    distances = []
     for ours, theirs in zip(map(_numbers, one), map(_numbers, other), strict=True):
         if len(ours) != len(theirs):  # other tokens: another tokenizer
-            found.append(np.full(max(len(ours), len(theirs)), _LARGEST_OF_TOKEN))
+            distances.append(np.full(max(len(ours), len(theirs)), _LARGEST_OF_TOKEN))
             continue
         with np.errstate(invalid="ignore"):
             apart = np.where(ours == theirs, 0.0, np.abs(ours - theirs))
         apart = np.nan_to_num(apart, nan=_LARGEST_OF_TOKEN, posinf=_LARGEST_OF_TOKEN)
-        found.append(np.minimum(apart, _LARGEST_OF_TOKEN))
-    return np.concatenate(found) if found else np.zeros(0)
+        distances.append(np.minimum(apart, _LARGEST_OF_TOKEN))
+    return np.concatenate(distances) if distances else np.zeros(0)
 
 
 def _numbers(response: Response) -> NDArray[np.float64]:
@@ -120,18 +120,19 @@ def _find_other_texts(
     ask: Callable[[], Sequence[Response]],
     chance: float,
 ) -> AnswerChange | None:
-    first, second = ([_answer(one) for one in answers] for answers in (before, again))
-    other = [one != two for one, two in zip(first, second, strict=True)]
-    turned = [1.0 - (1.0 - _TURNED) ** max(_length(one), 1.0) for one in before]
+    first, second = ([_answer(response) for response in answers] for answers in (before, again))
+    changes = [earlier != two for earlier, two in zip(first, second, strict=True)]
+    turned = [1.0 - (1.0 - _TURNED) ** max(_length(response), 1.0) for response in before]
     rate = sum(turned) / len(turned)
-    if _tail(sum(other), len(other), rate) >= chance:
+    if _tail(sum(changes), len(changes), rate) >= chance:
         return None
-    third = [_answer(one) for one in ask()]
-    noise = sum(one != two for one, two in zip(second, third, strict=True)) / len(third)
+    third = [_answer(response) for response in ask()]
+    noise = sum(earlier != two for earlier, two in zip(second, third, strict=True)) / len(third)
     changed = sum(
-        differs and one != two for differs, one, two in zip(other, first, third, strict=True)
+        differs and earlier != two
+        for differs, earlier, two in zip(changes, first, third, strict=True)
     )
-    if _tail(changed, len(other), max(rate, noise)) >= chance:
+    if _tail(changed, len(changes), max(rate, noise)) >= chance:
         return None
     return AnswerChange(prompts=len(before), texts=changed)
 

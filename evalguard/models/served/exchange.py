@@ -232,16 +232,16 @@ def join_stream(text: str) -> dict[str, Any]:
             continue
         piece = json.loads(data)
         if not isinstance(piece, dict) or piece.get("error"):
-            told = piece.get("error") if isinstance(piece, dict) else piece
+            error = piece.get("error") if isinstance(piece, dict) else piece
             raise BrokenStreamError(
-                "the server ends its stream with an error", quotes=quote_message(str(told)[:200])
+                "the server ends its stream with an error", quotes=quote_message(str(error)[:200])
             )
         for choice in piece.pop("choices", None) or ():
             _add_choice(choices, choice)
         whole |= {key: value for key, value in piece.items() if value is not None}
     if not choices:
         raise BrokenStreamError("the stream has no answer in it")
-    if not done and any(not one.get("finish_reason") for one in choices.values()):
+    if not done and any(not choice.get("finish_reason") for choice in choices.values()):
         raise BrokenStreamError("the stream ends before its answer does")
     whole["object"] = "chat.completion"
     whole["choices"] = [_finished(choices[at]) for at in sorted(choices)]
@@ -276,8 +276,8 @@ def _add(known: dict[str, Any], piece: dict[str, Any]) -> None:
     for key, value in piece.items():
         if key == "tool_calls" and isinstance(value, list):
             calls = known.setdefault("tool_calls", {})
-            for place, call in enumerate(value):
-                at = call.get("index", place)
+            for position, call in enumerate(value):
+                at = call.get("index", position)
                 _add(calls.setdefault(at, {}), {k: v for k, v in call.items() if k != "index"})
         elif isinstance(value, dict):
             _add(known.setdefault(key, {}), value)

@@ -112,8 +112,8 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         self._timeout = timeout
         self._given_up = False
         self._encoded: dict[tuple[str, bool], list[int]] = {}
-        told = self._get("/props")
-        context = (told.get("default_generation_settings") or {}).get("n_ctx")
+        properties = self._get("/props")
+        context = (properties.get("default_generation_settings") or {}).get("n_ctx")
         if not isinstance(context, int):
             raise EvaluationError(
                 f"{self._shown_url}/props tells no context length: this is no server of llama.cpp",
@@ -121,10 +121,10 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             )
         # The last of a prompt's tokens and the one that is generated need a place each.
         self.max_length = min(max_length or context, context - 1)
-        self.build = str(told.get("build_info") or "")
-        self._bos_text = str(told.get("bos_token") or "")
-        ends = [self._special(told.get(name)) for name in ("bos_token", "eos_token")]
-        known = [one for one in ends if one is not None]
+        self.build = str(properties.get("build_info") or "")
+        self._bos_text = str(properties.get("bos_token") or "")
+        ends = [self._special(properties.get(name)) for name in ("bos_token", "eos_token")]
+        known = [token_id for token_id in ends if token_id is not None]
         if not known:
             raise EvaluationError("the server's model names neither a BOS nor an EOS token")
         self.prefix_token_id, self.eot_token_id = known[0], known[-1]
@@ -144,10 +144,13 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         special = not own if add_special_tokens is None else add_special_tokens
         if (string, special) not in self._encoded:
             asked = {"content": string, "add_special": special, "parse_special": True}
-            found = self._post("/tokenize", asked).get("tokens")
-            if not (isinstance(found, list) and all(isinstance(one, int) for one in found)):
+            token_ids = self._post("/tokenize", asked).get("tokens")
+            if not (
+                isinstance(token_ids, list)
+                and all(isinstance(token_id, int) for token_id in token_ids)
+            ):
                 raise EvaluationError(f"{self._shown_url}/tokenize gave no token ids")
-            self._encoded[string, special] = found
+            self._encoded[string, special] = token_ids
         return list(self._encoded[string, special])
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
@@ -177,16 +180,16 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Greedy continuations, up to a stop sequence."""
         asked = [self._generation(*instance.args) for instance in requests]
-        answers = self._in_flight(lambda one: self._post("/completion", one), asked)
+        answers = self._in_flight(lambda body: self._post("/completion", body), asked)
         return [
             GeneratedText(
-                _cut_at_stop(str(answer.get("content", "")), one["stop"]),
+                _cut_at_stop(str(answer.get("content", "")), body["stop"]),
                 _ENDINGS.get(answer.get("stop_type"), ""),
                 tokens=read_generated(
                     {"logprobs": {"content": answer.get("completion_probabilities")}}, None
                 ),
             )
-            for answer, one in zip(answers, asked, strict=True)
+            for answer, body in zip(answers, asked, strict=True)
         ]
 
     def probe_caches(self, requests: Sequence[Request]) -> tuple[Finding, ...]:
@@ -201,7 +204,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         ids: list[int] = []
         for request in requests:
             ids += self.tok_encode(
-                "".join(one for one in request.arguments if isinstance(one, str))
+                "".join(part for part in request.arguments if isinstance(part, str))
             )
             if len(ids) >= _PROBED:
                 break
@@ -212,10 +215,10 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         order: dict[tuple[int, ...], list[int]] = {}
 
         def ask(prompt: Sequence[int], cached: bool) -> NDArray[np.float64]:
-            one = self._first_token(prompt, wanted, cached=cached, shown=_SHOWN)
+            first_token = self._first_token(prompt, wanted, cached=cached, shown=_SHOWN)
             tops = {
                 top["id"]: float(top["logprob"])
-                for top in one.get("top_logprobs") or []
+                for top in first_token.get("top_logprobs") or []
                 if isinstance(top.get("logprob"), (int, float))
             }
             # Of tokens that are near the end of the list, rounding changes which are shown.
@@ -223,7 +226,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             order.setdefault(tuple(prompt), most)
             floor = min(tops.values(), default=0.0)
             values = [tops.get(token, floor) for token in order[tuple(prompt)]]
-            return np.array([float(one["logprob"]), *values], dtype=np.float64)
+            return np.array([float(first_token["logprob"]), *values], dtype=np.float64)
 
         return check_cached_prompts(prompts, ask).findings()
 
@@ -232,7 +235,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
     ) -> str:
         """Apply the chat template that the server has."""
         asked = {
-            "messages": [dict(one) for one in chat_history],
+            "messages": [dict(message) for message in chat_history],
             "add_generation_prompt": add_generation_prompt,
         }
         return str(self._post("/apply-template", asked)["prompt"])
@@ -256,15 +259,15 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
     def _score_piece(self, piece: InputTokens) -> ScoredTokens:
         """Score one piece from left to right, so that the server has all but one token cached."""
         first = len(piece.ids) - piece.n_scored
-        found = [
-            self._score_token(piece.ids[:place], piece.ids[place])
-            for place in range(first, len(piece.ids))
+        scores = [
+            self._score_token(piece.ids[:position], piece.ids[position])
+            for position in range(first, len(piece.ids))
         ]
         return ScoredTokens(
             fed=piece,
-            logprobs=np.array([logprob for logprob, _, _ in found], dtype=np.float64),
-            is_greedy=all(greedy for _, greedy, _ in found),
-            top_logprobs=tuple(top for _, _, top in found) if self._n_shown else None,
+            logprobs=np.array([logprob for logprob, _, _ in scores], dtype=np.float64),
+            is_greedy=all(greedy for _, greedy, _ in scores),
+            top_logprobs=tuple(top for _, _, top in scores) if self._n_shown else None,
         )
 
     def _score_token(
@@ -276,12 +279,12 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             EvaluationError: the server scored another token, another prompt, or gives no number.
         """
         shown = max(1, self._n_shown)
-        one = self._first_token(before, wanted, cached=self.prefix_cache, shown=shown)
-        logprob, top = one["logprob"], one.get("top_logprobs") or [{}]
-        told = {f"{ID_LABEL}{wanted}": float(logprob)}
+        first_token = self._first_token(before, wanted, cached=self.prefix_cache, shown=shown)
+        logprob, top = first_token["logprob"], first_token.get("top_logprobs") or [{}]
+        logprobs = {f"{ID_LABEL}{wanted}": float(logprob)}
         if self._n_shown:
-            told = {**self._read_top(top), **told}
-        return float(logprob), top[0].get("id") == wanted, told
+            logprobs = {**self._read_top(top), **logprobs}
+        return float(logprob), top[0].get("id") == wanted, logprobs
 
     def _first_token(
         self, before: Sequence[int], wanted: int, *, cached: bool, shown: int
@@ -304,12 +307,12 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
                 "cache_prompt": cached,
             },
         )
-        told = answer.get("completion_probabilities") or [{}]
-        one: dict[str, Any] = told[0] if isinstance(told[0], dict) else {}
-        logprob = one.get("logprob")
-        if one.get("id") != wanted or not isinstance(logprob, (int, float)):
-            others = {None: "none", wanted: "that one"}
-            answered = others.get(one.get("id"), "another one")
+        generated = answer.get("completion_probabilities") or [{}]
+        entry: dict[str, Any] = generated[0] if isinstance(generated[0], dict) else {}
+        logprob = entry.get("logprob")
+        if entry.get("id") != wanted or not isinstance(logprob, (int, float)):
+            descriptions = {None: "none", wanted: "that one"}
+            answered = descriptions.get(entry.get("id"), "another one")
             raise EvaluationError(
                 "the server gave no log-probability for the token that it was made to generate "
                 f"after {len(before)} tokens (it answered with {answered})",
@@ -325,7 +328,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
             )
         if not math.isfinite(logprob) or logprob > _ROUNDING:
             raise EvaluationError(f"the server gave {logprob} as a log-probability")
-        return one
+        return entry
 
     def _read_top(self, top: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Natural log-probabilities of the tokens that the server shows, by id.
@@ -333,19 +336,19 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         Raises:
             EvaluationError: it shows none, or no distribution's.
         """
-        found = {
-            f"{ID_LABEL}{one['id']}": float(one["logprob"])
-            for one in top
-            if isinstance(one.get("id"), int) and isinstance(one.get("logprob"), (int, float))
+        logprobs = {
+            f"{ID_LABEL}{token['id']}": float(token["logprob"])
+            for token in top
+            if isinstance(token.get("id"), int) and isinstance(token.get("logprob"), (int, float))
         }
-        mass = sum(math.exp(min(one, 1.0)) for one in found.values())
-        if len(found) != len(top) or not mass <= 1.0 + _ROUNDING:
+        mass = sum(math.exp(min(logprob, 1.0)) for logprob in logprobs.values())
+        if len(logprobs) != len(top) or not mass <= 1.0 + _ROUNDING:
             raise EvaluationError(
-                f"the server shows {len(found)} tokens of a distribution where {self._n_shown} "
+                f"the server shows {len(logprobs)} tokens of a distribution where {self._n_shown} "
                 f"were asked for, with a probability of {mass:.4g} together",
                 hint="leave out model_args.top_logprobs: there is no estimate of KL then",
             )
-        return found
+        return logprobs
 
     def _generation(self, context: str, options: Mapping[str, Any]) -> dict[str, Any]:
         sampled = options.get("do_sample") and float(options.get("temperature") or 1.0) > 0.0
@@ -366,7 +369,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         return {
             "prompt": self.tok_encode(context)[-(self.max_length - most) :],
             "n_predict": most,
-            "stop": [until] if isinstance(until, str) else [str(one) for one in until if one],
+            "stop": [until] if isinstance(until, str) else [str(stop) for stop in until if stop],
             "temperature": 0.0,
             "samplers": [],
             "cache_prompt": self.prefix_cache,
@@ -379,7 +382,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
 
     def _in_flight(self, ask: Any, each: Sequence[Any]) -> list[Any]:
         if self.num_concurrent == 1:
-            return [ask(one) for one in each]
+            return [ask(item) for item in each]
         with ThreadPoolExecutor(self.num_concurrent) as pool:
             return list(pool.map(ask, each))
 
@@ -397,29 +400,31 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         try:
             answer = ask_server(self, self.base_url + path, payload=body, seconds=self._timeout)
         except Exception as error:
-            told = explain_exchange(error, seconds=self._timeout)
+            explanation = explain_exchange(error, seconds=self._timeout)
             if isinstance(error, ClientConnectorError) and not isinstance(error, ClientSSLError):
                 raise EvaluationError(
-                    f"no server answers at {self._shown_url}", hint=told.hint
+                    f"no server answers at {self._shown_url}", hint=explanation.hint
                 ) from error
             raise EvaluationError(
-                f"{self._shown_url}{path}: {redacted_text(str(told))}", hint=told.hint
+                f"{self._shown_url}{path}: {redacted_text(str(explanation))}", hint=explanation.hint
             ) from error
         if not answer.ok:
-            said = redacted_text(" ".join(answer.text.split())[:300])
+            message = redacted_text(" ".join(answer.text.split())[:300])
             raise EvaluationError(
                 f"{self._shown_url}{path} answered {answer.status}",
                 hint=_URL_HINT,
-                quotes=quote_message(said),
+                quotes=quote_message(message),
             )
         try:
-            found = json.loads(answer.text)
+            parsed = json.loads(answer.text)
         except (ValueError, RecursionError) as error:
-            told = explain_exchange(error, seconds=self._timeout)
-            raise EvaluationError(f"{self._shown_url}{path}: {told}", hint=told.hint) from error
-        if not isinstance(found, dict):
+            explanation = explain_exchange(error, seconds=self._timeout)
+            raise EvaluationError(
+                f"{self._shown_url}{path}: {explanation}", hint=explanation.hint
+            ) from error
+        if not isinstance(parsed, dict):
             raise EvaluationError(f"{self._shown_url}{path} answered no JSON object")
-        return found
+        return parsed
 
 
 def _cut_at_stop(text: str, stops: Sequence[str]) -> str:

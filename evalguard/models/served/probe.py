@@ -109,7 +109,7 @@ def probe_server(lm: Any, requests: Sequence[Request]) -> tuple[Finding, ...]:
     """
     if hasattr(lm, "probe_caches"):
         return tuple(lm.probe_caches(requests))
-    found: list[Finding] = []
+    findings: list[Finding] = []
     of_prompts = [request for request in requests if request.kind in _OF_PROMPTS]
     generating = [request for request in requests if request.kind == "generate_until"]
     if of_prompts:
@@ -120,13 +120,13 @@ def probe_server(lm: Any, requests: Sequence[Request]) -> tuple[Finding, ...]:
             ids = _probe_ids(lm, of_prompts)
             if len(set(ids)) > 1:
                 _probe_prompts(lm, ids)
-                found += _probe_long_prompts(lm, of_prompts)
+                findings += _probe_long_prompts(lm, of_prompts)
     if generating and method_module(lm, "parse_generations") in READERS:
         _probe_generations(lm, generating)
         greedy = [request for request in generating if _is_greedy(request)]
         if greedy:
-            found += _probe_long_generations(lm, greedy)
-    return tuple(found)
+            findings += _probe_long_generations(lm, greedy)
+    return tuple(findings)
 
 
 def _check_type(lm: Any, request: Request) -> None:
@@ -144,7 +144,7 @@ def _probe_ids(lm: Any, requests: Sequence[Request]) -> list[int]:
     for request in requests:
         text = "".join(part for part in request.arguments if isinstance(part, str))
         ids = _shortened(lm.tok_encode(text))
-        if all(isinstance(one, int) for one in ids) and len(set(ids)) > len(set(best)):
+        if all(isinstance(token, int) for token in ids) and len(set(ids)) > len(set(best)):
             best = ids
     return best
 
@@ -157,27 +157,31 @@ def _shortened(ids: Sequence[Any]) -> list[Any]:
 def _probe_prompts(lm: Any, ids: Sequence[int]) -> None:
     """Put one prompt in several ways; see ``probe_server``."""
     prompt, mirrored = list(ids), list(reversed(ids))
-    alone, other = (_ask(lm, [one])[0] for one in (prompt, mirrored))
+    alone, mirrored_answer = (_ask(lm, [sequence])[0] for sequence in (prompt, mirrored))
     lm.echoes_prompts = all(
         echoes(lm, answer, own) and not (prompt != mirrored and echoes(lm, answer, another))
-        for answer, own, another in ((alone, prompt, mirrored), (other, mirrored, prompt))
+        for answer, own, another in ((alone, prompt, mirrored), (mirrored_answer, mirrored, prompt))
     )
-    ours, theirs = _numbers(alone), _numbers(other)
+    ours, theirs = _numbers(alone), _numbers(mirrored_answer)
     _check_informative(ours, theirs, same=prompt == mirrored)
     _check_places(lm, prompt, alone)
     if prompt == mirrored or np.array_equal(ours, theirs):
         return
     if int(getattr(lm, "_batch_size", 1)) > 1:
-        both = [_numbers(one) for one in _ask(lm, [prompt, mirrored])]
+        both = [_numbers(answer) for answer in _ask(lm, [prompt, mirrored])]
         _check_own([ours, theirs], both, how="in one batch")
     if int(getattr(lm, "_concurrent", 1)) > 1:
         half = len(prompt) // 2
-        more = [one[half:] + one[:half] for one in (prompt, mirrored)]
-        prompts = [prompt, mirrored, *(one for one in more if one not in (prompt, mirrored))]
-        alone_too = [_numbers(_ask(lm, [one])[0]) for one in prompts[2:]]
+        rotated = [sequence[half:] + sequence[:half] for sequence in (prompt, mirrored)]
+        prompts = [
+            prompt,
+            mirrored,
+            *(sequence for sequence in rotated if sequence not in (prompt, mirrored)),
+        ]
+        alone_too = [_numbers(_ask(lm, [sequence])[0]) for sequence in prompts[2:]]
         with ThreadPoolExecutor(len(prompts)) as pool:
-            told = list(pool.map(lambda one: _numbers(_ask(lm, [one])[0]), prompts))
-        _check_own([ours, theirs, *alone_too], told, how="at the same time")
+            concurrent = list(pool.map(lambda sequence: _numbers(_ask(lm, [sequence])[0]), prompts))
+        _check_own([ours, theirs, *alone_too], concurrent, how="at the same time")
 
 
 def _numbers(answer: PromptAnswer) -> NDArray[np.float64]:
@@ -195,9 +199,9 @@ def _ask(lm: Any, prompts: Sequence[Sequence[int]]) -> list[PromptAnswer]:
     answer = _post(lm, payload)
     answers = answer if isinstance(answer, list) else [answer]
     check_name(answers, lm.model)
-    found = READERS[method_module(lm, "parse_logprobs")](answers)
-    check_prompts(lm, found, ids, [1] * len(ids))
-    return found
+    prompt_answers = READERS[method_module(lm, "parse_logprobs")](answers)
+    check_prompts(lm, prompt_answers, ids, [1] * len(ids))
+    return prompt_answers
 
 
 def _check_informative(one: NDArray[np.float64], other: NDArray[np.float64], *, same: bool) -> None:
@@ -224,10 +228,10 @@ def _check_places(lm: Any, prompt: Sequence[int], alone: PromptAnswer) -> None:
     with a third.
     """
     before = _numbers(alone)
-    others = [one for one in dict.fromkeys(prompt) if one != prompt[-1]]
-    for changed in others[:2]:
-        told = _ask(lm, [[*prompt[:-1], changed]])[0]
-        moved = np.abs(_numbers(told) - before)
+    alternatives = [token for token in dict.fromkeys(prompt) if token != prompt[-1]]
+    for changed in alternatives[:2]:
+        changed_answer = _ask(lm, [[*prompt[:-1], changed]])[0]
+        moved = np.abs(_numbers(changed_answer) - before)
         earlier = moved[:-1]
         if earlier.size and np.isfinite(earlier).all():
             at, noise = int(np.argmax(earlier)), float(np.median(earlier))
@@ -238,7 +242,7 @@ def _check_places(lm: Any, prompt: Sequence[int], alone: PromptAnswer) -> None:
                     "or its tokens read what follows them",
                     hint=LOGPROBS_HINT,
                 )
-        if moved[-1] > 0.0 or len(others) < 2 or not _generated_moved(alone, told):
+        if moved[-1] > 0.0 or len(alternatives) < 2 or not _generated_moved(alone, changed_answer):
             return
     raise EvaluationError(
         f"with another last token of {len(prompt)}, the server's log-probability of that token "
@@ -251,16 +255,16 @@ def _generated_moved(before: PromptAnswer, after: PromptAnswer) -> bool:
     """Whether the number of the generated token, which comes last, is another one."""
     if not before.generated:
         return True
-    one, other = before.logprobs[-1], after.logprobs[-1]
-    return one is not None and other is not None and abs(one - other) > _CHANGE
+    earlier, later = before.logprobs[-1], after.logprobs[-1]
+    return earlier is not None and later is not None and abs(earlier - later) > _CHANGE
 
 
 def _check_own(
     alone: Sequence[NDArray[np.float64]], told: Sequence[NDArray[np.float64]], *, how: str
 ) -> None:
     """Each of several prompts must have the answer that it has alone, and not another's."""
-    for own, found in zip(alone, told, strict=True):
-        if any(np.abs(found - own).sum() > np.abs(found - one).sum() for one in alone):
+    for own, numbers in zip(alone, told, strict=True):
+        if any(np.abs(numbers - own).sum() > np.abs(numbers - answer).sum() for answer in alone):
             raise EvaluationError(
                 f"of {len(alone)} prompts {how}, the server gives one the answer to another",
                 hint="try --batch_size 1 and num_concurrent 1, or another version of the server",
@@ -271,11 +275,11 @@ def _probe_long_prompts(lm: Any, requests: Sequence[Request]) -> tuple[Finding, 
     """Ask for prompts of several cache blocks; see ``repeated_answers``."""
     silent = copy.copy(lm)
     silent.echoes_prompts = False  # tokens in another order may have no text that comes back
-    texts = ["".join(one for one in of.arguments if isinstance(one, str)) for of in requests]
+    texts = ["".join(part for part in of.arguments if isinstance(part, str)) for of in requests]
     units, longest = _gather_units(texts, lm.tok_encode, str(lm.model))
 
     def ask(prompts: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        return [_numbers(one) for one in _ask(silent, prompts)]
+        return [_numbers(answer) for answer in _ask(silent, prompts)]
 
     opened = _open_with(lm, units, longest, lm.max_length, lambda first: ask([first])[0])
     if opened is None:
@@ -339,7 +343,9 @@ def _probe_generations(lm: Any, requests: Sequence[Request]) -> None:
     Raises:
         EvaluationError: the server does not answer, or refuses what the requests ask for.
     """
-    chats = [(one, asked) for one in requests if (asked := read_chat_request(one.arguments))]
+    chats = [
+        (request, asked) for request in requests if (asked := read_chat_request(request.arguments))
+    ]
     first = _without_fields(chats[0][0]) if chats else requests[0]
     try:
         _probe_generation(lm, first)
@@ -356,8 +362,8 @@ def _probe_generations(lm: Any, requests: Sequence[Request]) -> None:
             "or compare another server",
         ) from error
     for what, hint, having in (
-        ("tools", _TOOLS_HINT, [one for one, asked in chats if asked.tools]),
-        ("response_format", "", [one for one, asked in chats if asked.response_format]),
+        ("tools", _TOOLS_HINT, [request for request, asked in chats if asked.tools]),
+        ("response_format", "", [request for request, asked in chats if asked.response_format]),
     ):
         if not having:
             continue
@@ -446,7 +452,8 @@ def _probe_long_generations(lm: Any, requests: Sequence[Request]) -> tuple[Findi
     def ask(prompts: Sequence[Sequence[Any]]) -> list[GreedyAnswer]:
         nonlocal with_tokens
         message = [
-            list(one) if as_ids else _as_sent(lm, " ".join(one), talks=talks) for one in prompts
+            list(prompt) if as_ids else _as_sent(lm, " ".join(prompt), talks=talks)
+            for prompt in prompts
         ]
         try:
             answers, texts = _generate(lm, message, options, _COMPARED, with_tokens)
@@ -455,7 +462,7 @@ def _probe_long_generations(lm: Any, requests: Sequence[Request]) -> tuple[Findi
                 raise
             with_tokens = {}  # it knows no such parameter
             answers, texts = _generate(lm, message, options, _COMPARED)
-        shown = [read_generated_tokens(one) for one in _choices_of(answers)]
+        shown = [read_generated_tokens(choice) for choice in _choices_of(answers)]
         return [
             GreedyAnswer(text=text or "", tokens=tokens, logprobs=logprobs)
             for text, (tokens, logprobs) in zip(texts, shown, strict=True)
@@ -463,7 +470,7 @@ def _probe_long_generations(lm: Any, requests: Sequence[Request]) -> tuple[Findi
 
     def ask_at_once(prompts: Sequence[Sequence[Any]]) -> list[GreedyAnswer]:
         with ThreadPoolExecutor(len(prompts)) as pool:
-            return list(pool.map(lambda one: ask([one])[0], prompts))
+            return list(pool.map(lambda prompt: ask([prompt])[0], prompts))
 
     def ask_anew(prompts: Sequence[Sequence[Any]]) -> list[float]:
         """Log-probability of the token that follows each prompt, asked with those of the prompt.
@@ -473,11 +480,11 @@ def _probe_long_generations(lm: Any, requests: Sequence[Request]) -> tuple[Findi
         silent = copy.copy(lm)
         silent.echoes_prompts = False
         try:
-            told = [_ask(silent, [one])[0] for one in prompts]
+            answers = [_ask(silent, [prompt])[0] for prompt in prompts]
         except EvaluationError:
             return []
-        last = [one.logprobs[-1] if one.generated else None for one in told]
-        return [float(one) for one in last if one is not None]
+        last = [answer.logprobs[-1] if answer.generated else None for answer in answers]
+        return [float(logprob) for logprob in last if logprob is not None]
 
     # A word has two or three tokens where it has many.
     room = (lm.max_length - _COMPARED) // (1 if as_ids else 3)
@@ -502,20 +509,24 @@ def _choices_of(answers: Sequence[Any]) -> list[Any]:
     several = isinstance(answers[0], dict) and "choices" in answers[0]
     if not several:
         return list(answers)
-    return [one for answer in answers for one in sorted(read_choices(answer), key=choice_index)]
+    return [
+        choice for answer in answers for choice in sorted(read_choices(answer), key=choice_index)
+    ]
 
 
 def _said(conversation: str) -> str:
     """All that is said in a conversation."""
-    told = json.loads(conversation)
-    return " ".join(str(one.get("content", "")) for one in told if isinstance(one, dict))
+    messages = json.loads(conversation)
+    return " ".join(
+        str(message.get("content", "")) for message in messages if isinstance(message, dict)
+    )
 
 
 def _as_sent(lm: Any, text: str, *, talks: bool) -> Any:
     if not talks:
         return text
-    said = json.dumps([{"role": "user", "content": text}])
-    ((message, *_),) = with_conversations(lm, [(said,)])
+    conversation = json.dumps([{"role": "user", "content": text}])
+    ((message, *_),) = with_conversations(lm, [(conversation,)])
     return message
 
 
@@ -544,9 +555,10 @@ def _post(lm: Any, payload: Mapping[str, Any]) -> Any:
             raise  # it would be the same again
         except Exception as error:
             if last:
-                told = explain_exchange(error, seconds=lm.timeout)
+                explanation = explain_exchange(error, seconds=lm.timeout)
                 raise EvaluationError(
-                    f"{_shown(lm.base_url)}: {redacted_text(str(told))}", hint=told.hint
+                    f"{_shown(lm.base_url)}: {redacted_text(str(explanation))}",
+                    hint=explanation.hint,
                 ) from error
         else:
             if last or not (answer.status in _BUSY or _is_cut(answer)):
@@ -573,9 +585,9 @@ def _is_cut(answer: HttpAnswer) -> bool:
 def _read_json(lm: Any, response: HttpAnswer) -> Any:
     status = response.status
     if 300 <= status < 400:
-        place = redacted_text(str(response.headers.get("Location", "elsewhere")))
+        target = redacted_text(str(response.headers.get("Location", "elsewhere")))
         raise EvaluationError(
-            f"the server sends requests on from {_shown(lm.base_url)} to {place} (HTTP {status}), "
+            f"the server sends requests on from {_shown(lm.base_url)} to {target} (HTTP {status}), "
             "where they would arrive without what they ask",
             hint=f"set base_url to where it leads; {_URL_HINT}",
         )

@@ -65,7 +65,7 @@ class ProbePrompts:
     @property
     def all(self) -> list[list[Any]]:
         """The first one, and the others."""
-        return [self.first, *(one.units for one in self.others)]
+        return [self.first, *(prompt.units for prompt in self.others)]
 
     def turned(self) -> list[list[Any]]:
         """Prompts that begin as the first one and go on with its tokens in another order.
@@ -112,11 +112,11 @@ def make_prompts(units: Sequence[Any], length: int) -> ProbePrompts | None:
 
 
 def _altered(first: Sequence[Any], known: Sequence[Any], start: int, end: int) -> AlteredPrompt:
-    index = {one: n for n, one in enumerate(known)}
+    index = {unit: n for n, unit in enumerate(known)}
     units = list(first)
-    for place in range(start, end):
-        step = 1 + place % (len(known) - 1)
-        units[place] = known[(index[units[place]] + step) % len(known)]
+    for position in range(start, end):
+        step = 1 + position % (len(known) - 1)
+        units[position] = known[(index[units[position]] + step) % len(known)]
     return AlteredPrompt(units=units, start=start, end=end)
 
 
@@ -185,10 +185,10 @@ class AnswerSpread:
 
     def findings(self) -> tuple[Finding, ...]:
         """What every reader has to know; nothing of a server that repeats itself."""
-        found = []
+        variations = []
         mean, largest = self.distance.mean, self.distance.largest
         if mean > _TOLD:
-            found.append(
+            variations.append(
                 Finding(
                     kind="server_varies",
                     text=f"the server gives one prompt, {self.how}, log-probabilities that differ "
@@ -197,7 +197,7 @@ class AnswerSpread:
                 )
             )
         if self.texts:
-            found.append(
+            variations.append(
                 Finding(
                     kind="server_varies",
                     text="the server gives one prompt more than one greedy text "
@@ -205,7 +205,7 @@ class AnswerSpread:
                     values={"how": "greedy texts", "texts": self.texts},
                 )
             )
-        return tuple(found)
+        return tuple(variations)
 
 
 def check_repeated_prompts(
@@ -237,22 +237,25 @@ def check_repeated_prompts(
         )
     spread.add(noise, "asked again")
     alone = [first]
-    for other in prompts.others:
-        (told,) = ask([other.units])
-        _check_altered(other, told, first, noise)
-        alone.append(told)
+    for prompt in prompts.others:
+        (answer,) = ask([prompt.units])
+        _check_altered(prompt, answer, first, noise)
+        alone.append(answer)
     _check_reach(prompts, alone, noise)
     (last,) = ask([prompts.first])
-    found = min((measure_distance(one, last) for one in (first, again)), key=lambda one: one.mean)
-    if found.mean > allowed_change(noise.mean):
+    distance = min(
+        (measure_distance(earlier, last) for earlier in (first, again)),
+        key=lambda earlier: earlier.mean,
+    )
+    if distance.mean > allowed_change(noise.mean):
         raise EvaluationError(
             f"asked for the same prompt of {len(prompts.first)} tokens after others, the server "
-            f"gives log-probabilities that differ by {found.mean:.2g} nats a token "
-            f"({_place(found)}; by {noise.mean:.2g} when it is asked twice running): its prefix "
+            f"gives log-probabilities that differ by {distance.mean:.2g} nats a token "
+            f"({_place(distance)}; by {noise.mean:.2g} when it is asked twice running): its prefix "
             "cache is stale, or mixes prompts up",
             hint=_HINT,
         )
-    spread.add(found, "asked again after others")
+    spread.add(distance, "asked again after others")
     if batches:
         two = [0, 2]
         beside = ask([prompts.all[n] for n in two])
@@ -287,9 +290,9 @@ def _check_reach(prompts: ProbePrompts, told: Sequence[Values], noise: Distance)
 
     A model that looks at the token before and no further shows no effect of any of them.
     """
-    first, *others = told
+    first, *altered = told
     effects = []
-    for prompt, numbers in zip(prompts.others, others, strict=True):
+    for prompt, numbers in zip(prompts.others, altered, strict=True):
         behind = slice(prompt.end, prompt.end + WINDOW)  # in numbers: one token left out
         effects.append(measure_distance(numbers[behind], first[behind]).largest)
     *early, last = effects
@@ -310,8 +313,8 @@ def _finite(values: Values) -> Values:
 def _check_beside(
     alone: Sequence[Values], told: Sequence[Values], how: How, spread: AnswerSpread
 ) -> None:
-    for own, found in zip(alone, told, strict=True):
-        distance = measure_distance(own, found)
+    for own, answer in zip(alone, told, strict=True):
+        distance = measure_distance(own, answer)
         if distance.mean > LARGEST:
             raise EvaluationError(
                 f"of {len(alone)} prompts of {len(own) + 1} tokens {how}, the server gives one "
@@ -339,10 +342,10 @@ def check_cached_prompts(
     """
     spread = AnswerSpread()
     asked = [prompts.first, *prompts.all, prompts.first]
-    cached = [ask(one, True) for one in asked]
-    known = {tuple(one): ask(one, False) for one in prompts.all}
-    for prompt, told in zip(asked, cached, strict=True):
-        distance = measure_distance(known[tuple(prompt)], told)
+    cached = [ask(ids, True) for ids in asked]
+    known = {tuple(ids): ask(ids, False) for ids in prompts.all}
+    for prompt, answer in zip(asked, cached, strict=True):
+        distance = measure_distance(known[tuple(prompt)], answer)
         if distance.mean > LARGEST:
             raise EvaluationError(
                 f"after a prompt of {len(prompt)} tokens, the server's log-probabilities differ by "
@@ -394,11 +397,11 @@ def check_repeated_texts(
     (again,) = ask([prompts.first])
     _check_text(first, again, "asked again", LARGEST, spread)
     noise = spread.distance.mean
-    others = [ask([other.units])[0] for other in prompts.others]
-    for other, told in zip(prompts.others, others, strict=True):
-        _refuse_same_tokens(other, told, first)
+    altered_answers = [ask([prompt.units])[0] for prompt in prompts.others]
+    for altered, altered_answer in zip(prompts.others, altered_answers, strict=True):
+        _refuse_same_tokens(altered, altered_answer, first)
     (last,) = ask([prompts.first])
-    if last.text != first.text and _is_anothers(last, others):
+    if last.text != first.text and _is_anothers(last, altered_answers):
         raise EvaluationError(
             f"asked for the same prompt after others, the server answers with the text of another "
             f"one ({_shown(last.text)})",
@@ -409,10 +412,10 @@ def check_repeated_texts(
     if spread.texts and not (first.has_tokens() and last.has_tokens()):
         _look_closer(first, again, last, [ask([prompts.first])[0] for _ in range(3)])
     turned = prompts.turned()  # what ends otherwise has another text, as a rule
-    alone = [first, *(ask([one])[0] for one in turned)]
-    if ask_anew is not None and all(one.has_tokens() for one in (*alone, *others)):
-        numbers = [one.logprobs[0] for one in (*others, *alone)]
-        asked = [*(one.units for one in prompts.others), prompts.first, *turned]
+    alone = [first, *(ask([units])[0] for units in turned)]
+    if ask_anew is not None and all(answer.has_tokens() for answer in (*alone, *altered_answers)):
+        numbers = [answer.logprobs[0] for answer in (*altered_answers, *alone)]
+        asked = [*(prompt.units for prompt in prompts.others), prompts.first, *turned]
         _check_anew(numbers, ask_anew(asked), len(prompts.first), allowed, spread)
     if batches:
         _check_texts_beside(alone[:2], ask([prompts.first, turned[0]]), "in one batch", spread)
@@ -447,13 +450,13 @@ def _check_anew(
 def _check_texts_beside(
     alone: Sequence[GreedyAnswer], told: Sequence[GreedyAnswer], how: How, spread: AnswerSpread
 ) -> None:
-    for own, found in zip(alone, told, strict=True):
-        if found.text != own.text and _is_anothers(found, alone):
+    for own, answer in zip(alone, told, strict=True):
+        if answer.text != own.text and _is_anothers(answer, alone):
             raise EvaluationError(
                 f"of {len(alone)} prompts {how}, the server gives one the answer to another",
                 hint="try --batch_size 1 and num_concurrent 1, or another version of the server",
             )
-        _check_text(own, found, how, LARGEST, spread)
+        _check_text(own, answer, how, LARGEST, spread)
 
 
 def _check_text(
@@ -494,12 +497,12 @@ def _check_text(
 
 def _is_anothers(answer: GreedyAnswer, others: Sequence[GreedyAnswer]) -> bool:
     """Whether a text is another prompt's; short ones may be equal by chance."""
-    return len(answer.text) >= _TELLING and answer.text in {one.text for one in others}
+    return len(answer.text) >= _TELLING and answer.text in {candidate.text for candidate in others}
 
 
 def _refuse_same_tokens(other: AlteredPrompt, told: GreedyAnswer, first: GreedyAnswer) -> None:
     same = (told.tokens, told.logprobs) == (first.tokens, first.logprobs)
-    unsure = sum(one < _SURE for one in first.logprobs)
+    unsure = sum(logprob < _SURE for logprob in first.logprobs)
     if same and first.has_tokens() and unsure >= 4:
         raise EvaluationError(
             f"two prompts differ in places {other.start + 1} to {other.end} of "
@@ -513,8 +516,8 @@ def _look_closer(
     first: GreedyAnswer, again: GreedyAnswer, last: GreedyAnswer, more: Sequence[GreedyAnswer]
 ) -> None:
     """Of texts without numbers: two that change places are a tie, as rounding makes them."""
-    texts = [one.text for one in (first, again, last, *more)]
-    later = {last.text, *(one.text for one in more)}
+    texts = [answer.text for answer in (first, again, last, *more)]
+    later = {last.text, *(answer.text for answer in more)}
     if len(set(texts)) > 2:
         raise EvaluationError(
             f"asked {len(texts)} times for the greedy text of one prompt, the server gives "

@@ -57,7 +57,7 @@ def _spread_over(n: int, number: int) -> list[int]:
     """So many places out of n, the first and the last among them."""
     if number == 1:
         return [n - 1]
-    return [place * (n - 1) // (number - 1) for place in range(number)]
+    return [index * (n - 1) // (number - 1) for index in range(number)]
 
 
 class RequestQueue:
@@ -113,18 +113,18 @@ class RequestQueue:
         if known.issuperset(keys):
             return
         pending, calls = plan_calls(self._lm, requests, arguments, keys)
-        new = {one.key: one for one in pending if one.key not in known}
+        new = {answer.key: answer for answer in pending if answer.key not in known}
         with self._changed:
             self._asked |= new
         calls = without_answered(calls, known)
         self._check_kept(requests, arguments, keys, new)
-        kept = {key: one for key, one in new.items() if self._find(key) is not None}
-        if kept:
+        stored = {key: answer for key, answer in new.items() if self._find(key) is not None}
+        if stored:
             with self._changed:
-                self._kept.append((kept, without_answered(calls, new.keys() - kept.keys())))
+                self._kept.append((stored, without_answered(calls, new.keys() - stored.keys())))
                 if self._fingerprint is not None:
                     self._release_kept()
-            calls = without_answered(calls, kept.keys())
+            calls = without_answered(calls, stored.keys())
         self._send(calls)
 
     def wait(
@@ -135,23 +135,23 @@ class RequestQueue:
         Raises:
             EvaluationError: one has none and will have none; it names server, task and document.
         """
-        found = []
+        responses = []
         with self._changed:
             for key in request_keys(requests, arguments):
-                one = self._asked[key]
-                while one.response is None and one.error is None:
+                pending = self._asked[key]
+                while pending.response is None and pending.error is None:
                     if self._open == 0:  # nothing is asked that kept answers could be mixed with
                         self._release_kept()
                     else:
                         self._changed.wait(_LONGEST_WAIT)
-                if one.response is None:
-                    error = one.error
+                if pending.response is None:
+                    error = pending.error
                     assert error is not None
                     raise EvaluationError(
                         str(error), hint=error.hint, quotes=error.quotes
                     ) from error
-                found.append(one.response)
-        return found
+                responses.append(pending.response)
+        return responses
 
     def ask_again(
         self, requests: Sequence[Request], arguments: Sequence[tuple[Any, ...]]
@@ -164,20 +164,20 @@ class RequestQueue:
         pending, calls = plan_calls(
             self._lm, requests, arguments, request_keys(requests, arguments)
         )
-        for one in pending:
-            one.repeated = True
+        for answer in pending:
+            answer.repeated = True
         with self._changed:
             self._repeats += pending
         self._send(calls)
         with self._changed:
-            for one in pending:
-                while one.response is None and one.error is None:
+            for answer in pending:
+                while answer.response is None and answer.error is None:
                     self._changed.wait(_LONGEST_WAIT)
             self._repeats.clear()
-        error = next((one.error for one in pending if one.error is not None), None)
+        error = next((answer.error for answer in pending if answer.error is not None), None)
         if error is not None:
             raise EvaluationError(str(error), hint=error.hint) from error
-        return [one.response for one in pending if one.response is not None]
+        return [answer.response for answer in pending if answer.response is not None]
 
     def _check_kept(
         self,
@@ -191,20 +191,20 @@ class RequestQueue:
         Raises:
             EvaluationError: some of the kept answers were used already.
         """
-        kept = [(place, self._find(key)) for place, key in enumerate(keys) if key in new]
-        there = [(place, told) for place, told in kept if told is not None]
+        stored = [(index, self._find(key)) for index, key in enumerate(keys) if key in new]
+        there = [(index, response) for index, response in stored if response is not None]
         number = min(len(there), _REPEATED_OF_KEPT - self._repeated, _REPEATED_AT_ONCE)
         if number <= 0:
             return
-        chosen = [there[place] for place in _spread_over(len(there), number)]
-        asked = [requests[place] for place, _ in chosen], [arguments[place] for place, _ in chosen]
+        chosen = [there[position] for position in _spread_over(len(there), number)]
+        asked = [requests[index] for index, _ in chosen], [arguments[index] for index, _ in chosen]
         again = self.ask_again(*asked)
         assert self._journal is not None
-        if not all(self._find(keys[place]) is not None for place, _ in chosen):
+        if not all(self._find(keys[index]) is not None for index, _ in chosen):
             return  # another fingerprint: they are gone
         used, self._repeated = self._repeated, self._repeated + number
         change = find_change(
-            [told for _, told in chosen],
+            [response for _, response in chosen],
             again,
             lambda: self.ask_again(*asked),
             spread=self._spread,
@@ -240,8 +240,8 @@ class RequestQueue:
 
     def _release_kept(self) -> None:
         for waiting, _ in self._kept:
-            for key, one in waiting.items():
-                one.response = self._find(key)
+            for key, answer in waiting.items():
+                answer.response = self._find(key)
         self._kept.clear()
 
     def _send(self, calls: Sequence[ServerCall]) -> None:
@@ -285,7 +285,7 @@ class RequestQueue:
                 if self._journal is None or self._journal.confirm(fingerprint):
                     self._release_kept()
                 else:
-                    again = [one for _, calls in self._kept for one in calls]
+                    again = [kept_call for _, calls in self._kept for kept_call in calls]
                     self._kept.clear()
                 self._fingerprint = fingerprint
             elif fingerprint != self._fingerprint:
@@ -294,10 +294,14 @@ class RequestQueue:
                     f"{self._fingerprint or 'none'} and is {fingerprint or 'none'}",
                     hint=_CHANGED_HINT,
                 )
-            for (one, number), answer in zip(call.parts, answers, strict=True):
-                if one.take(number, answer) and not one.repeated and self._journal is not None:
-                    assert one.response is not None
-                    self._journal.add(one.key, one.response)
+            for (pending, number), answer in zip(call.parts, answers, strict=True):
+                if (
+                    pending.take(number, answer)
+                    and not pending.repeated
+                    and self._journal is not None
+                ):
+                    assert pending.response is not None
+                    self._journal.add(pending.key, pending.response)
             if cached_tokens is not None:
                 self.cached_tokens = (self.cached_tokens or 0) + cached_tokens
             self._open -= 1
@@ -307,17 +311,17 @@ class RequestQueue:
     def refuse(self, call: ServerCall, error: EvaluationError) -> None:
         """Tell those who wait for a call's answers that there will be none."""
         with self._changed:
-            for one, _ in call.parts:
-                one.error = one.error or error
+            for pending, _ in call.parts:
+                pending.error = pending.error or error
             self._open -= 1
             self._changed.notify_all()
 
     def refuse_all(self, error: EvaluationError) -> None:
         """Tell all who wait that there will be no answers."""
         with self._changed:
-            for one in (*self._asked.values(), *self._repeats):
-                if one.response is None:
-                    one.error = one.error or error
+            for pending in (*self._asked.values(), *self._repeats):
+                if pending.response is None:
+                    pending.error = pending.error or error
             self._open = 0
             self._changed.notify_all()
 
@@ -380,8 +384,8 @@ class _Exchange:
     async def json(self) -> Any:
         # Servers that do not say that it is JSON are read all the same, as lm-eval's other way does
         answer = read_answer(await read_text(self._response))
-        told = answer.get("system_fingerprint") if isinstance(answer, dict) else None
-        self.fingerprint = told if isinstance(told, str) else ""
+        fingerprint = answer.get("system_fingerprint") if isinstance(answer, dict) else None
+        self.fingerprint = fingerprint if isinstance(fingerprint, str) else ""
         self.cached_tokens = read_cached_tokens(answer)
         return answer
 
@@ -460,14 +464,14 @@ class _Sender:
     async def _work(self, session: ClientSession) -> None:
         while True:
             call = await self._calls.get()
-            place = call.parts[0][0].place
+            location = call.parts[0][0].place
             try:
                 if self._failure is not None:
                     raise self._failure
                 exchange, answers = await self._answers(session, call)
                 self._queue.take(call, answers, exchange.fingerprint, exchange.cached_tokens)
             except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
-                self._failure = self._failure or self._explained(place, error)
+                self._failure = self._failure or self._explained(location, error)
                 self._queue.refuse(call, self._failure)
 
     async def _answers(self, session: ClientSession, call: ServerCall) -> tuple[_Exchange, Any]:
@@ -548,12 +552,12 @@ class _Sender:
         async with self._checking:
             if not self._suspect:
                 return
-            found = await asyncio.to_thread(read_server_facts, self._lm)
-            if found and self._facts and found != self._facts:
+            facts = await asyncio.to_thread(read_server_facts, self._lm)
+            if facts and self._facts and facts != self._facts:
                 raise EvaluationError(
                     "the server was restarted as another one: it told "
                     f"{redacted_text(str(self._facts))} of itself, and tells "
-                    f"{redacted_text(str(found))}",
+                    f"{redacted_text(str(facts))}",
                     hint=_CHANGED_HINT,
                 )
             self._suspect = False
@@ -576,9 +580,9 @@ class _Sender:
                 hint=hint,
                 quotes=quote_message(self._without_key(error.said)),  # it may repeat the prompt
             )
-        told = explain_exchange(error, seconds=self._lm.timeout)
-        text = self._without_key(str(told))
-        return EvaluationError(f"{where}: {text}", hint=told.hint, quotes=told.quotes)
+        explanation = explain_exchange(error, seconds=self._lm.timeout)
+        text = self._without_key(str(explanation))
+        return EvaluationError(f"{where}: {text}", hint=explanation.hint, quotes=explanation.quotes)
 
     def _without_key(self, text: str) -> str:
         """A server may repeat the key that it was sent."""

@@ -33,19 +33,19 @@ def read_cached_tokens(answer: Any) -> int | None:
     ``--enable-prompt-tokens-details``, where it is not 0), SGLang's ``meta_info.cached_tokens``,
     one of each prompt.
     """
-    found = [_told(one) for one in (answer if isinstance(answer, list) else [answer])]
-    known = [one for one in found if one is not None]
+    counts = [_told(entry) for entry in (answer if isinstance(answer, list) else [answer])]
+    known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
 def _told(answer: Any) -> int | None:
     for path in (("usage", "prompt_tokens_details"), ("meta_info",)):
-        place = answer
+        node = answer
         for name in path:
-            place = place.get(name) if isinstance(place, dict) else None
-        told = place.get("cached_tokens") if isinstance(place, dict) else None
-        if isinstance(told, int) and not isinstance(told, bool) and told >= 0:
-            return told
+            node = node.get(name) if isinstance(node, dict) else None
+        count = node.get("cached_tokens") if isinstance(node, dict) else None
+        if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
+            return count
     return None
 
 
@@ -82,13 +82,13 @@ def read_context_length(facts: Mapping[str, Value]) -> int | None:
     Args:
         facts: of ``read_server_facts``.
     """
-    found = [
+    lengths = [
         page[key]
         for name, keys in LENGTH_KEYS.items()
         for key in keys
         if isinstance(page := facts.get(name), Mapping) and key in page
     ]
-    return min((one for one in found if type(one) is int and one > 1), default=None)
+    return min((length for length in lengths if type(length) is int and length > 1), default=None)
 
 
 def settle_context_length(
@@ -99,10 +99,10 @@ def settle_context_length(
     A smaller ``max_length`` that the user gives stays. lm-eval's client keeps one place for a
     generated token: its own ``max_length`` is that of prompts.
     """
-    told = read_context_length(facts)
+    length = read_context_length(facts)
     given = model_args.get("max_length")
-    lm.context_known = told is not None or given is not None  # a probe keeps to what is known
-    if told is None:
+    lm.context_known = length is not None or given is not None  # a probe keeps to what is known
+    if length is None:
         assumed = given is None and cuts_prompts(lm)
         return (
             (
@@ -112,11 +112,11 @@ def settle_context_length(
             if assumed
             else ()
         )
-    larger = given is not None and lm.max_length + 1 > told
+    larger = given is not None and lm.max_length + 1 > length
     if given is None or larger:
-        lm.max_length = told - 1
+        lm.max_length = length - 1
     return (
-        (f"model_args.max_length is {given}, and the server reads {told:,}: {told:,} count",)
+        (f"model_args.max_length is {given}, and the server reads {length:,}: {length:,} count",)
         if larger
         else ()
     )
@@ -192,11 +192,11 @@ def settle_model_name(lm: Any) -> None:
     page = f"{_prefix(url)}/models"
     answer = ask_server(lm, page, seconds=_PATIENCE)
     try:
-        found = json.loads(answer.text) if answer.ok else None
+        listing = json.loads(answer.text) if answer.ok else None
     except (ValueError, RecursionError):
-        found = None
-    names = [str(one["id"]) for one in _entries(found) if one.get("id")]
-    if not isinstance(found, dict) or not isinstance(found.get("data"), list):
+        listing = None
+    names = [str(entry["id"]) for entry in _entries(listing) if entry.get("id")]
+    if not isinstance(listing, dict) or not isinstance(listing.get("data"), list):
         raise UsageError(
             f"no model is named, and {redacted_text(page)} is no list of models (HTTP "
             f"{answer.status})",
@@ -217,7 +217,9 @@ def settle_model_name(lm: Any) -> None:
 
 def _entries(found: Any) -> list[dict[str, Any]]:
     listed = found.get("data") if isinstance(found, dict) else None
-    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    return (
+        [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    )
 
 
 def _prefix(url: str) -> str:
@@ -235,16 +237,16 @@ def _read_pages(lm: Any, url: str, model: str) -> Iterator[tuple[str, Value]]:
     for page, keys in pages.items():
         try:
             answer = ask_server(lm, page, seconds=_PATIENCE)
-            found = json.loads(answer.text) if answer.ok else None
+            document = json.loads(answer.text) if answer.ok else None
         except (ClientConnectorError, ServerDisconnectedError, ConnectionResetError):
             return
         except Exception:  # noqa: BLE001 - a page that cannot be read says nothing
             continue
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             continue
-        told = _choose(found, keys) if keys else _model_entry(found, model)
-        if told:
-            yield page.removeprefix(root), told
+        facts = _choose(document, keys) if keys else _model_entry(document, model)
+        if facts:
+            yield page.removeprefix(root), facts
 
 
 def _choose(found: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Value]:
@@ -261,9 +263,11 @@ def _choose(found: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Value]
 
 def _model_entry(found: Mapping[str, Any], model: str) -> dict[str, Value]:
     entries = _entries(found)
-    named = [one for one in entries if one.get("id") == model]
+    named = [candidate for candidate in entries if candidate.get("id") == model]
     entry = (named or (entries if len(entries) == 1 else [{}]))[0]
     # Of an adapter, vLLM and SGLang tell lengths with the model that it belongs to.
-    parent = next((one for one in entries if one.get("id") == entry.get("parent")), {})
+    parent = next(
+        (candidate for candidate in entries if candidate.get("id") == entry.get("parent")), {}
+    )
     lengths = _choose(parent, LENGTH_KEYS["/models"])
     return {**lengths, **_choose(entry, _MODEL_KEYS)}

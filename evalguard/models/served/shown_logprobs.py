@@ -66,7 +66,7 @@ class TokenAnswer(tuple[float, bool]):
         loglikelihood, is_greedy = answer
         if scored.tops and all(scored.tops) and len(scored.tops) == len(scored.logprobs):
             pairs = zip(scored.logprobs, scored.tops, strict=True)
-            is_greedy = all(one >= max(top.values()) for one, top in pairs)
+            is_greedy = all(logprob >= max(top.values()) for logprob, top in pairs)
         made = cls((loglikelihood, is_greedy))
         made.token_logprobs = np.array(scored.logprobs, dtype=np.float64)
         made.top_logprobs = shown
@@ -113,7 +113,7 @@ def read_completions(answers: Sequence[Any]) -> list[PromptAnswer]:
     Raises:
         EvaluationError: one has no choices.
     """
-    found = []
+    parsed = []
     for answer in answers:
         choices = read_choices(answer)
         usage = answer.get("usage") if len(choices) == 1 else None
@@ -125,7 +125,7 @@ def read_completions(answers: Sequence[Any]) -> list[PromptAnswer]:
                 answer.get("prompt_token_ids") if len(choices) == 1 else None
             )
             tokens = logprobs.get("tokens")
-            found.append(
+            parsed.append(
                 PromptAnswer(
                     logprobs=logprobs.get("token_logprobs", _of_content(logprobs)),
                     tops=_read_tops(logprobs.get("top_logprobs")),
@@ -135,7 +135,7 @@ def read_completions(answers: Sequence[Any]) -> list[PromptAnswer]:
                     fed=fed if _is_count(fed) else None,
                 )
             )
-    return found
+    return parsed
 
 
 def read_choices(answer: Any) -> list[dict[str, Any]]:
@@ -144,22 +144,22 @@ def read_choices(answer: Any) -> list[dict[str, Any]]:
     Raises:
         EvaluationError: it has none, or two of one prompt.
     """
-    found: Any = answer.get("choices") if isinstance(answer, dict) else None
-    if not isinstance(found, list) or not found or not all(isinstance(c, dict) for c in found):
+    listed: Any = answer.get("choices") if isinstance(answer, dict) else None
+    if not isinstance(listed, list) or not listed or not all(isinstance(c, dict) for c in listed):
         raise EvaluationError(
             "the server's answer has no choices",
             quotes=_error_quotes(answer),
             hint="base_url must lead to the server's completions, e.g. "
             "http://127.0.0.1:8000/v1/completions",
         )
-    numbers = sorted(map(choice_index, found))
-    if numbers != list(range(len(found))):
+    numbers = sorted(map(choice_index, listed))
+    if numbers != list(range(len(listed))):
         raise EvaluationError(
-            f"the server's {len(found)} choices are numbered {numbers}: which prompt each belongs "
+            f"the server's {len(listed)} choices are numbered {numbers}: which prompt each belongs "
             "to is not known",
             hint="--batch_size 1 asks one prompt at a time",
         )
-    return found
+    return listed
 
 
 def _error_quotes(answer: Any) -> tuple[Quote, ...]:
@@ -176,25 +176,25 @@ def choice_index(choice: Mapping[str, Any]) -> int:
 
 def read_generate(answers: Sequence[Any]) -> list[PromptAnswer]:
     """Read sglang's own answers: (log-probability, id, text) of each token of a prompt."""
-    found = []
+    parsed = []
     for answer in answers:
         about = answer.get("meta_info") if isinstance(answer, dict) else None
         about = about if isinstance(about, dict) else {}
         tokens: Any = about.get("input_token_logprobs")
         tops: Any = about.get("input_top_logprobs")
-        triples = isinstance(tokens, list) and all(_is_triple(one) for one in tokens)
+        triples = isinstance(tokens, list) and all(_is_triple(token) for token in tokens)
         fed = about.get("prompt_tokens")
-        found.append(
+        parsed.append(
             PromptAnswer(
-                logprobs=[one[0] for one in tokens] if triples else None,
-                tops=[_id_tops(one) for one in tops] if isinstance(tops, list) else (),
-                ids=_ids([one[1] for one in tokens]) if triples else None,
+                logprobs=[token[0] for token in tokens] if triples else None,
+                tops=[_id_tops(position) for position in tops] if isinstance(tops, list) else (),
+                ids=_ids([token[1] for token in tokens]) if triples else None,
                 text="",
                 generated=0,
                 fed=fed if _is_count(fed) else None,
             )
         )
-    return found
+    return parsed
 
 
 def read_generated_tokens(answer: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:
@@ -210,19 +210,19 @@ def read_generated_tokens(answer: Any) -> tuple[tuple[str, ...], tuple[float, ..
         names: Any = shown.get("tokens")
         values: Any = shown.get("token_logprobs")
         if names is None and isinstance(shown.get("content"), list):  # chat's form
-            content = [one for one in shown["content"] if isinstance(one, dict)]
-            names = [one.get("token") for one in content]
-            values = [one.get("logprob") for one in content]
+            content = [entry for entry in shown["content"] if isinstance(entry, dict)]
+            names = [entry.get("token") for entry in content]
+            values = [entry.get("logprob") for entry in content]
     else:  # sglang's
         about = answer.get("meta_info")
         triples = about.get("output_token_logprobs") if isinstance(about, dict) else None
         triples = triples if isinstance(triples, list) and all(map(_is_triple, triples)) else []
-        names, values = [one[1] for one in triples], [one[0] for one in triples]
+        names, values = [triple[1] for triple in triples], [triple[0] for triple in triples]
     sound = (
         isinstance(names, list)
         and isinstance(values, list)
         and len(names) == len(values)
-        and all(_is_number(one) and not math.isnan(one) for one in values)
+        and all(_is_number(value) and not math.isnan(value) for value in values)
     )
     return (tuple(map(str, names)), tuple(map(float, values))) if sound else ((), ())
 
@@ -232,7 +232,7 @@ def _of_content(logprobs: Mapping[str, Any]) -> Any:
     content = logprobs.get("content")
     if not isinstance(content, list):
         return None
-    return [one.get("logprob") if isinstance(one, dict) else None for one in content]
+    return [entry.get("logprob") if isinstance(entry, dict) else None for entry in content]
 
 
 def _is_triple(one: Any) -> bool:
@@ -240,11 +240,11 @@ def _is_triple(one: Any) -> bool:
 
 
 def _id_tops(position: Any) -> dict[str, float]:
-    found = position if isinstance(position, list) else []
+    entries = position if isinstance(position, list) else []
     return {
-        f"{ID_LABEL}{one[1]}": float(one[0])
-        for one in found
-        if _is_triple(one) and _is_number(one[0])
+        f"{ID_LABEL}{entry[1]}": float(entry[0])
+        for entry in entries
+        if _is_triple(entry) and _is_number(entry[0])
     }
 
 
@@ -252,15 +252,19 @@ def _read_tops(given: Any) -> tuple[dict[str, float], ...]:
     if not isinstance(given, list):
         return ()
     return tuple(
-        {str(label): float(value) for label, value in one.items() if _is_number(value)}
-        if isinstance(one, dict)
+        {str(label): float(value) for label, value in top.items() if _is_number(value)}
+        if isinstance(top, dict)
         else {}
-        for one in given
+        for top in given
     )
 
 
 def _ids(given: Any) -> tuple[int, ...] | None:
-    if not isinstance(given, list) or not given or not all(_is_count(one) for one in given):
+    if (
+        not isinstance(given, list)
+        or not given
+        or not all(_is_count(token_id) for token_id in given)
+    ):
         return None
     return tuple(given)
 
@@ -377,12 +381,12 @@ def check_numbers(scored: Sequence[Any]) -> None:
     Raises:
         EvaluationError: no number, NaN, or one above 0.
     """
-    if not all(_is_number(one) for one in scored):
+    if not all(_is_number(logprob) for logprob in scored):
         raise EvaluationError(
             "the server gave no log-probability for a token of the continuation",
             hint=LOGPROBS_HINT,
         )
-    if any(math.isnan(one) for one in scored):
+    if any(math.isnan(logprob) for logprob in scored):
         raise EvaluationError(
             "the server gave NaN as log-probability of a token",
             hint="its model overflows or is damaged: look at its log, or try another dtype",
@@ -512,29 +516,33 @@ class TokenNames:
             return {}
         ids = list(range(len(tokenizer)))
         pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(ids)]
-        texts = tokenizer.batch_decode([[one] for one in ids], clean_up_tokenization_spaces=False)
+        texts = tokenizer.batch_decode(
+            [[token_id] for token_id in ids], clean_up_tokenization_spaces=False
+        )
         spaced = [piece.replace("▁", " ") for piece in pieces]
-        found: dict[str, int] = {}
+        ids_by_name: dict[str, int] = {}
         for names in (pieces, texts, spaced):
-            for one, name in zip(ids, names, strict=True):
-                found[name] = one if found.setdefault(name, one) == one else -1
-        return found
+            for token_id, name in zip(ids, names, strict=True):
+                ids_by_name[name] = (
+                    token_id if ids_by_name.setdefault(name, token_id) == token_id else -1
+                )
+        return ids_by_name
 
     def identify(self, tops: Sequence[Mapping[str, float]]) -> TopLogprobs:
         """The same log-probabilities, by ids where these are known."""
         return tuple(
-            {self._label(name): value for name, value in one.items() if self._ids.get(name) != -1}
-            for one in tops
+            {self._label(name): value for name, value in top.items() if self._ids.get(name) != -1}
+            for top in tops
         )
 
     def id_of(self, name: str) -> int | None:
         """The one token of this name; None where there is none, or several."""
-        found = self._ids.get(name, -1)
-        return found if found >= 0 else None
+        token_id = self._ids.get(name, -1)
+        return token_id if token_id >= 0 else None
 
     def _label(self, name: str) -> str:
-        found = self._ids.get(name)
-        return name if found is None else f"{ID_LABEL}{found}"
+        token_id = self._ids.get(name)
+        return name if token_id is None else f"{ID_LABEL}{token_id}"
 
 
 _NAMES = 2**31 - 2
@@ -554,13 +562,13 @@ def read_generated(choice: Any, names: TokenNames | None) -> GeneratedTokens | N
         return None  # a form that nobody knows says nothing
     if not tokens:
         return None
-    margins, others = [], []
+    margins, runners_up = [], []
     for token, value, shown in tokens:
-        rest = {one: of for one, of in shown.items() if one != token}
-        other = max(rest, key=lambda one: rest[one]) if rest else UNKNOWN_TOKEN
-        others.append(other)
-        margins.append(value - rest[other] if rest else float("nan"))
-    return GeneratedTokens.of([token for token, _, _ in tokens], margins, others)
+        rest = {name: of for name, of in shown.items() if name != token}
+        runner_up = max(rest, key=lambda name: rest[name]) if rest else UNKNOWN_TOKEN
+        runners_up.append(runner_up)
+        margins.append(value - rest[runner_up] if rest else float("nan"))
+    return GeneratedTokens.of([token for token, _, _ in tokens], margins, runners_up)
 
 
 def _shown_tokens(choice: Mapping[str, Any], names: TokenNames | None) -> Iterator[_Shown]:
@@ -568,22 +576,26 @@ def _shown_tokens(choice: Mapping[str, Any], names: TokenNames | None) -> Iterat
     about = choice.get("meta_info")
     if isinstance(about, Mapping):
         tops = about.get("output_top_logprobs") or []
-        for place, (value, token, *_) in enumerate(about.get("output_token_logprobs") or []):
-            beside = tops[place] if place < len(tops) and tops[place] else []
-            yield int(token), float(value), {int(one): float(of) for of, one, *_ in beside}
+        for index, (value, token, *_) in enumerate(about.get("output_token_logprobs") or []):
+            beside = tops[index] if index < len(tops) and tops[index] else []
+            yield (
+                int(token),
+                float(value),
+                {int(token_id): float(of) for of, token_id, *_ in beside},
+            )
     elif not isinstance(shown, Mapping):
         return
     elif isinstance(shown.get("content"), list):
-        for one in shown["content"]:
+        for entry in shown["content"]:
             beside = {
                 _token_of(top, names): float(top["logprob"])
-                for top in one.get("top_logprobs") or ()
+                for top in entry.get("top_logprobs") or ()
             }
-            yield _token_of(one, names), float(one["logprob"]), beside
+            yield _token_of(entry, names), float(entry["logprob"]), beside
     elif isinstance(shown.get("tokens"), list):
         tops = shown.get("top_logprobs") or [None] * len(shown["tokens"])
         for text, value, beside in zip(shown["tokens"], shown["token_logprobs"], tops, strict=True):
-            named = {_name_of(one, names): float(of) for one, of in (beside or {}).items()}
+            named = {_name_of(label, names): float(of) for label, of in (beside or {}).items()}
             yield _name_of(text, names), float(value), named
 
 

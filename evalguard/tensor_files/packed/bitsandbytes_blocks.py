@@ -84,14 +84,14 @@ def _read_state(state: StoredTensor) -> tuple[tuple[int, ...], int, dict[str, An
     if state.elements > _LARGEST_STATE:
         raise PackingError(f"{state.name} has {state.elements:,} bytes, far too many")
     try:
-        told = json.loads(state.read_bytes().tobytes())
-        shape = tuple(int(size) for size in told["shape"])
-        blocksize = int(told["blocksize"])
+        content = json.loads(state.read_bytes().tobytes())
+        shape = tuple(int(size) for size in content["shape"])
+        blocksize = int(content["blocksize"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackingError(f"{state.name} does not say shape and block size") from error
     if blocksize < 1 or not shape or min(shape) < 1:
         raise PackingError(f"{state.name} says {list(shape)} in blocks of {blocksize}")
-    return shape, blocksize, told
+    return shape, blocksize, content
 
 
 class _Nested:

@@ -66,44 +66,48 @@ class Quantisation:
         block = self.settings.get("weight_block_size")
         for weights in self._weights():
             block = block or weights.get("block_structure")
-        if isinstance(block, list) and all(isinstance(one, int) and one > 0 for one in block):
+        if isinstance(block, list) and all(isinstance(size, int) and size > 0 for size in block):
             return tuple(block)
         return ()
 
     @property
     def integer_bits(self) -> int:
         """Bits of all weights that are integers; 0 where nothing says it or they differ."""
-        told = [one.get("num_bits") for one in self._weights() if one.get("type") == "int"]
-        bits = told[0] if told and all(one == told[0] for one in told) else 0
+        widths = [
+            weights.get("num_bits") for weights in self._weights() if weights.get("type") == "int"
+        ]
+        bits = widths[0] if widths and all(width == widths[0] for width in widths) else 0
         return bits if isinstance(bits, int) and 1 <= bits <= 8 else 0
 
     def asks_for(self, use: ScaleUse) -> bool | None:
         """Whether a checkpoint has stored scales of that use; None where nothing says it."""
-        settings, told = self.settings, list[Any]()
+        settings, schemes = self.settings, list[Any]()
         if use == "cache":
-            told = [settings[key] for key in _CACHE_KEYS if key in settings]
+            schemes = [settings[key] for key in _CACHE_KEYS if key in settings]
         elif use == "input":
             groups = settings.get("config_groups")
             if isinstance(groups, dict) and groups:
                 # where some modules have one only, which of them is for their names to say
-                found = [
+                are_static = [
                     isinstance(g, dict) and _is_static(g.get("input_activations"))
                     for g in groups.values()
                 ]
-                return found[0] if len({*found}) == 1 else None
+                return are_static[0] if len({*are_static}) == 1 else None
             if "activation_scheme" in settings:
-                told = [settings["activation_scheme"]]
+                schemes = [settings["activation_scheme"]]
             elif self.method == "modelopt" and "quant_algo" in settings:
                 return {"FP8": True, "NVFP4": True, "MIXED_PRECISION": None}.get(
                     str(settings["quant_algo"]), False
                 )
             elif self.method == "quark":
                 own = settings.get("global_quant_config")
-                told = [own.get("input_tensors")] if isinstance(own, dict) else []
+                schemes = [own.get("input_tensors")] if isinstance(own, dict) else []
         if self.method == "quanto":  # which stores scales of 1 where it quantises weights alone
-            told = [one.get("activations") for one in settings.values() if isinstance(one, dict)]
-        if told:
-            return any(map(_is_static, told))
+            schemes = [
+                value.get("activations") for value in settings.values() if isinstance(value, dict)
+            ]
+        if schemes:
+            return any(map(_is_static, schemes))
         return False if self.method in _SAY_ALL else None
 
     def _weights(self) -> Iterator[Mapping[str, Any]]:
@@ -118,9 +122,9 @@ def _is_static(scheme: object) -> bool:
     """Whether a scheme of activations has a scale that is stored."""
     if isinstance(scheme, Mapping):
         inner = [
-            one["output_tensors"]
-            for one in scheme.values()
-            if isinstance(one, Mapping) and "output_tensors" in one
+            part["output_tensors"]
+            for part in scheme.values()
+            if isinstance(part, Mapping) and "output_tensors" in part
         ]
         if inner:  # Quark's, by pattern
             return any(map(_is_static, inner))
@@ -130,14 +134,14 @@ def _is_static(scheme: object) -> bool:
 
 def read_quantisation(config: Mapping[str, Any], folder: Path) -> Quantisation:
     """Return what config.json says, else a library's own file in the folder."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     text = config.get("text_config")
     for part in (config, text if isinstance(text, dict) else {}):
         for key in ("quantization_config", "compression_config"):
-            told = part.get(key)
-            if isinstance(told, dict):
-                found = {**told, **found}
-    method = str(found.get("quant_method") or found.get("quantization_type") or "")
+            declared = part.get(key)
+            if isinstance(declared, dict):
+                settings = {**declared, **settings}
+    method = str(settings.get("quant_method") or settings.get("quantization_type") or "")
     for name, owner in _OWN_FILES.items():
         if method not in ("", owner):
             continue
@@ -145,17 +149,17 @@ def read_quantisation(config: Mapping[str, Any], folder: Path) -> Quantisation:
         if own is None:
             continue
         inner = own.get("quantization")
-        found = {**(inner if isinstance(inner, dict) else own), **found}
+        settings = {**(inner if isinstance(inner, dict) else own), **settings}
         method = owner
-    if not method and "config_groups" in found:
+    if not method and "config_groups" in settings:
         method = "compressed-tensors"
     mlx = config.get("quantization")  # which mlx-lm writes a second time as quantization_config
     if not method and isinstance(mlx, dict) and {"bits", "group_size"} <= mlx.keys():
-        method, found = "mlx", {**mlx, **found}
+        method, settings = "mlx", {**mlx, **settings}
     method = {"intel/auto-round": "auto-round", "compressed_tensors": "compressed-tensors"}.get(
         method, method
     )
-    return Quantisation(method=method, settings=found)
+    return Quantisation(method=method, settings=settings)
 
 
 def read_json_object(path: Path) -> dict[str, Any] | None:

@@ -73,8 +73,8 @@ class Levels:
             table = _tabulate(self, column)
             return table[codes] if not nibbles else table[split_nibbles(codes)]
         several = _tabulate_pairs(self, column, nibbles=nibbles)
-        found = np.take(several, codes.view(np.uint16), mode="wrap")  # not checked: all are there
-        numbers: Array = found.view(np.int8 if column == "ends" else np.float32)
+        pairs = np.take(several, codes.view(np.uint16), mode="wrap")  # not checked: all are there
+        numbers: Array = pairs.view(np.int8 if column == "ends" else np.float32)
         return numbers.reshape(len(codes), -1)
 
     def less(self, zero: float) -> Levels:
@@ -93,8 +93,8 @@ def _tabulate(levels: Levels, column: Column) -> Array:
         return levels.reach + levels.outer
     if column == "farthest":
         return np.abs(levels.values) + levels.reach
-    found: Array = getattr(levels, column)
-    return found
+    numbers: Array = getattr(levels, column)
+    return numbers
 
 
 @lru_cache(maxsize=16)
@@ -116,12 +116,12 @@ def _make(name: str, values: Array, *, outer: float, tops: int = 1, bottoms: int
     known = np.unique(values[np.isfinite(values)])
     gaps = np.diff(known)
     greatest = np.maximum(np.append(gaps, 0.0), np.insert(gaps, 0, 0.0))
-    place = np.searchsorted(known, np.where(np.isfinite(values), values, 0.0))
+    positions = np.searchsorted(known, np.where(np.isfinite(values), values, 0.0))
     table = np.zeros((4, 256), dtype=np.float32)
     table[0, : len(values)] = values
-    table[1, : len(values)] = _HALF * greatest[place]
-    high, low = place >= len(known) - tops, place < bottoms
-    table[2, : len(values)] = outer * greatest[place] * (high | low)
+    table[1, : len(values)] = _HALF * greatest[positions]
+    high, low = positions >= len(known) - tops, positions < bottoms
+    table[2, : len(values)] = outer * greatest[positions] * (high | low)
     table[3, : len(values)] = high.astype(np.float32) - low if outer else 0.0
     return Levels(
         name=name,
@@ -179,12 +179,12 @@ def float8_levels(dtype: str) -> Levels:
     assert codec is not None
     values = codec.decode(np.arange(256, dtype=np.uint8))
     made = _make(dtype, values, outer=1.0)
-    other = np.abs(values) == (240.0 if "e4m3" in dtype else 57344.0)
+    greatest = np.abs(values) == (240.0 if "e4m3" in dtype else 57344.0)
     sign = np.sign(np.where(np.isfinite(values), values, 0.0)).astype(np.int8)
     return Levels(
         name=dtype,
         values=values,
         reach=made.reach,
-        outer=np.where(other, 2 * made.reach, made.outer).astype(np.float32),
-        ends=np.where(other, sign, made.ends).astype(np.int8),
+        outer=np.where(greatest, 2 * made.reach, made.outer).astype(np.float32),
+        ends=np.where(greatest, sign, made.ends).astype(np.int8),
     )

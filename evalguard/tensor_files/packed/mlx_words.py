@@ -55,7 +55,7 @@ def read_mlx(parts: Parts) -> StoredTensor:
     check_shape(bias, scale.shape, f"{scale.name} {list(scale.shape)}")
     bits, width = _find_sizes(parts, words, groups)
     columns = groups * width
-    share, least = (np.float32(one) for one in _LOST[scale.dtype])
+    share, least = (np.float32(factor) for factor in _LOST[scale.dtype])
     grid = RowGrid(
         levels=offset_levels(bits, 0),
         columns=columns,
@@ -87,14 +87,17 @@ def _find_sizes(parts: Parts, words: StoredTensor, groups: int) -> tuple[int, in
     """Return the bits of a code and the columns of a group, by what config.json says of the module
     or of all, else by the only sizes that fit."""
     total, rest = divmod(32 * words.shape[-1], groups)
-    told = parts.told.settings.get(parts.stem)
-    said = told if isinstance(told, Mapping) else parts.told.settings
-    bits, width = _size(said, "bits"), _size(said, "group_size")
+    module_settings = parts.told.settings.get(parts.stem)
+    settings = module_settings if isinstance(module_settings, Mapping) else parts.told.settings
+    bits, width = _size(settings, "bits"), _size(settings, "group_size")
     fitting = [
-        (one, other)
-        for one in _BITS
-        for other in _WIDTHS
-        if not rest and one * other == total and bits in (0, one) and width in (0, other)
+        (bit_count, group_size)
+        for bit_count in _BITS
+        for group_size in _WIDTHS
+        if not rest
+        and bit_count * group_size == total
+        and bits in (0, bit_count)
+        and width in (0, group_size)
     ]
     if len(fitting) != 1:
         named = f"{bits} bits in groups of {width}" if bits and width else "how many bits it has"
@@ -106,8 +109,8 @@ def _find_sizes(parts: Parts, words: StoredTensor, groups: int) -> tuple[int, in
 
 
 def _size(said: Mapping[str, Any], key: str) -> int:
-    found = said.get(key)
-    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+    value = said.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def _read_floats(parts: Parts, words: StoredTensor, scale: StoredTensor) -> StoredTensor:

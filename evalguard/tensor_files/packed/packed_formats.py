@@ -71,29 +71,29 @@ def fold_packed(
     One that cannot be read, because a part is missing or lies or its packing is not known, has a
     fault that says so.
     """
-    found: dict[str, StoredTensor] = {}  # by the part that stands first
+    packed: dict[str, StoredTensor] = {}  # by the part that stands first
     taken: set[str] = set()
     for name, parts, reader in _find_readers(tensors, metadata, told):
         made = _read(name, parts, reader, told)
-        taken |= {one.name for one in made.parts}
-        found[made.parts[0].name] = made
-    left = {name: one for name, one in tensors.items() if name not in taken}
-    names = {one.name: first for first, one in found.items()}
-    for made in _find_unknown(left, told):
+        taken |= {part.name for part in made.parts}
+        packed[made.parts[0].name] = made
+    remaining = {name: part for name, part in tensors.items() if name not in taken}
+    names = {weight.name: first for first, weight in packed.items()}
+    for made in _find_unknown(remaining, told):
         first = names.get(made.name)
         if first is None:
-            found[made.parts[0].name] = made
-        elif found[first].fault:  # more of what cannot be read
-            found[first] = replace(found[first], parts=(*found[first].parts, *made.parts))
+            packed[made.parts[0].name] = made
+        elif packed[first].fault:  # more of what cannot be read
+            packed[first] = replace(packed[first], parts=(*packed[first].parts, *made.parts))
         else:
             continue
-        taken |= {one.name for one in made.parts}
-    quantised = bool(found) or bool(told.method)
+        taken |= {part.name for part in made.parts}
+    quantised = bool(packed) or bool(told.method)
     folded: dict[str, StoredTensor] = {}
     scales: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        if name in found:
-            folded[found[name].name] = found[name]
+        if name in packed:
+            folded[packed[name].name] = packed[name]
         elif name in taken:
             continue
         elif quantised and is_activation_scale(name):
@@ -121,14 +121,16 @@ def _find_all(parts: Parts) -> tuple[StoredTensor, ...]:
     a tensor of its own."""
     module = parts.stem.removesuffix(".weight")
     names = [module + suffix for suffix in (*_ORPHANS, *_BY_NAME, ".pre_quant_scale")]
-    found = dict(parts.used)
+    related = dict(parts.used)
     for name in names:
         tensor = parts.tensors.get(name)
         if tensor is not None:
-            found[name] = tensor
-    if not found:
-        found = {name: one for name, one in parts.tensors.items() if name.startswith(parts.stem)}
-    return tuple(found.values())
+            related[name] = tensor
+    if not related:
+        related = {
+            name: part for name, part in parts.tensors.items() if name.startswith(parts.stem)
+        }
+    return tuple(related.values())
 
 
 def _faulty(
@@ -155,8 +157,8 @@ def _find_readers(
     for name, kind in find_torchao(metadata).items():
         module, _, leaf = name.rpartition(".")
         parts = Parts(f"{module}._{leaf}_", tensors, told)
-        if any(other.startswith(parts.stem) for other in tensors):
-            done |= {other for other in tensors if other.startswith(parts.stem)}
+        if any(tensor_name.startswith(parts.stem) for tensor_name in tensors):
+            done |= {tensor_name for tensor_name in tensors if tensor_name.startswith(parts.stem)}
             yield name, parts, partial(_read_torchao, name, kind)
     for name, tensor in tensors.items():
         if name in done:
@@ -233,7 +235,7 @@ def _find_unknown(left: Mapping[str, StoredTensor], told: Quantisation) -> Itera
     for name, tensor in left.items():
         if is_activation_scale(name):
             continue
-        suffix = next((one for one in _UNKNOWN if name.endswith(one)), None)
+        suffix = next((ending for ending in _UNKNOWN if name.endswith(ending)), None)
         if suffix is not None:
             stem = name.removesuffix(suffix)
             by = f" by {told.name}" if told.method else ""
@@ -258,7 +260,7 @@ def _find_unknown(left: Mapping[str, StoredTensor], told: Quantisation) -> Itera
         modules.setdefault(stem, []).append(tensor)
     for stem, parts in modules.items():
         beside = (left.get(stem + key) for key in _ORPHANS)
-        parts += [one for one in beside if one is not None and one not in parts]
+        parts += [part for part in beside if part is not None and part not in parts]
         yield _faulty(f"{stem}.weight", tuple(parts), why[stem], told)
 
 

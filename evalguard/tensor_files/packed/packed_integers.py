@@ -50,9 +50,9 @@ def read_compressed_tensors_integers(parts: Parts) -> StoredTensor:
             f"{stored.name} says {list(shape)}, {packed.name} is of shape {list(packed.shape)}"
         )
     columns, words = shape[-1], packed.shape[-1]
-    fitting = [one for one in range(1, 9) if -(-columns * one // 32) == words]
-    told = parts.told.integer_bits  # of under 32 columns several fit
-    bits = told if told in fitting else max(fitting, default=0)
+    fitting = [width for width in range(1, 9) if -(-columns * width // 32) == words]
+    declared = parts.told.integer_bits  # of under 32 columns several fit
+    bits = declared if declared in fitting else max(fitting, default=0)
     if not bits:
         raise PackingError(
             f"{packed.name} has {words:,} words a row, which hold {columns:,} columns of no whole "
@@ -102,14 +102,14 @@ def _read_zeros(
     if zero.dtype != "int32":
         return zero.read(first * groups, stop * groups).reshape(-1, groups).astype(np.float32)
     words = zero.shape[-2]
-    found = []
+    rows = []
     for matrix in range(first // height, -(-stop // height)):
         size = words * groups
         table = zero.read(matrix * size, (matrix + 1) * size).reshape(words, groups)
         codes = unpack_bits(np.ascontiguousarray(table.T), bits).T[:height]
         begin = matrix * height
-        found.append(codes[max(first - begin, 0) : stop - begin])
-    return np.concatenate(found).astype(np.float32) - (1 << (bits - 1))
+        rows.append(codes[max(first - begin, 0) : stop - begin])
+    return np.concatenate(rows).astype(np.float32) - (1 << (bits - 1))
 
 
 def _read_index(index: StoredTensor | None, columns: int, groups: int) -> Array | None:
@@ -124,16 +124,16 @@ def _read_index(index: StoredTensor | None, columns: int, groups: int) -> Array 
         raise PackingError(f"{index.name} is {index.dtype}, not whole numbers")
     if index.elements != columns:
         raise PackingError(f"{index.name} has {index.elements:,} groups of {columns:,} columns")
-    found = index.load().reshape(-1).astype(np.int64)
-    if (found < 0).all():  # compressed-tensors: not used
+    labels = index.load().reshape(-1).astype(np.int64)
+    if (labels < 0).all():  # compressed-tensors: not used
         return None
-    if found.min() < 0 or found.max() >= groups:
+    if labels.min() < 0 or labels.max() >= groups:
         raise PackingError(
-            f"{index.name} names the groups {found.min()} to {found.max()}, there are {groups:,}"
+            f"{index.name} names the groups {labels.min()} to {labels.max()}, there are {groups:,}"
         )
-    if columns % groups == 0 and np.array_equal(found, np.arange(columns) // (columns // groups)):
+    if columns % groups == 0 and np.array_equal(labels, np.arange(columns) // (columns // groups)):
         return None
-    return found
+    return labels
 
 
 def read_gptq_or_awq(parts: Parts) -> StoredTensor:
@@ -289,8 +289,8 @@ def _read_awq(parts: Parts, packed: StoredTensor, scales: StoredTensor) -> Store
         words = transpose(columns.words[:, first // 8 : -(-stop // 8)])
         pairs = words.view(np.uint64)  # of neighbouring inputs
         codes = np.empty((8 * len(words), inputs // 2), dtype=np.uint8)
-        for output, place in enumerate(_AWQ_PLACES):
-            two = (pairs >> np.uint64(4 * place)) & np.uint64(0xF0000000F)
+        for output, position in enumerate(_AWQ_PLACES):
+            two = (pairs >> np.uint64(4 * position)) & np.uint64(0xF0000000F)
             two |= two >> np.uint64(28)
             codes[output::8] = two.astype(np.uint8)
         return columns.rows(codes[: stop - first], first, stop)

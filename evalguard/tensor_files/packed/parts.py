@@ -31,9 +31,9 @@ def exchange_nibbles(packed: Array) -> Array:
     kind = "u8" if packed.shape[-1] % 8 == 0 else "u1"  # numpy shifts single bytes slowly
     words: Array = np.ascontiguousarray(packed).view(kind)
     lower = np.array(0x0F0F0F0F0F0F0F0F).astype(kind)
-    found: Array = (words & lower) << 4
-    found |= (words >> 4) & lower
-    return found.view(np.uint8)
+    swapped: Array = (words & lower) << 4
+    swapped |= (words >> 4) & lower
+    return swapped.view(np.uint8)
 
 
 def unpack_bits(words: Array, bits: int) -> Array:
@@ -70,11 +70,11 @@ def lay_codes(words: Array, bits: int, columns: int, *, nibbles: bool) -> Array:
 def transpose(table: Array) -> Array:
     """Return rows as columns, in memory too; read by lines of a core's cache, four times as fast
     as numpy does it."""
-    found = np.empty(table.shape[::-1], dtype=table.dtype)
+    transposed = np.empty(table.shape[::-1], dtype=table.dtype)
     step = max(_LINE // table.itemsize, 1)
     for first in range(0, len(table), step):
-        found[:, first : first + step] = table[first : first + step].T
-    return found
+        transposed[:, first : first + step] = table[first : first + step].T
+    return transposed
 
 
 class PackingError(ValueError):
@@ -255,5 +255,5 @@ class SpreadScale:
         if len(table) == 1:
             return np.repeat(table, stop - first, axis=0)
         places = np.unravel_index(np.arange(first, stop), self._shape)
-        index = [axis[place] for axis, place in zip(self._axes, places, strict=True)]
+        index = [axis[position] for axis, position in zip(self._axes, places, strict=True)]
         return table[np.ravel_multi_index(index, self._have[:-1])]

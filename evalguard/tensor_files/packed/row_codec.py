@@ -109,15 +109,15 @@ class RowGrid:
         if self.code_bytes % 4:  # else they lie as numbers of four bytes do
             planes = np.ascontiguousarray(planes)
         planes = planes.view(np.float32)
-        at, found = self.groups, [planes[:, : self.groups]]
+        at, sections = self.groups, [planes[:, : self.groups]]
         for has in (self.has_zeros, self.has_slack):
-            found.append(planes[:, at : at + self.groups] if has else planes[:, :0])
+            sections.append(planes[:, at : at + self.groups] if has else planes[:, :0])
             at += self.groups * has
         return PackedRows(
             codes=table[:, : self.code_bytes],
-            scales=found[0],
-            zeros=found[1] if self.has_zeros else None,
-            slack=found[2] if self.has_slack else None,
+            scales=sections[0],
+            zeros=sections[1] if self.has_zeros else None,
+            slack=sections[2] if self.has_slack else None,
         )
 
     def spread(self, plane: Array) -> Array:
@@ -158,12 +158,12 @@ class RowGrid:
     def reach(self, raw: Bytes) -> Array:
         """Return half the step at each element."""
         rows = self.split(raw)
-        found = self.look_up("reach", rows)
-        found *= self.spread(np.abs(rows.scales))
-        found = found.reshape(len(rows.codes), self.columns)
+        reaches = self.look_up("reach", rows)
+        reaches *= self.spread(np.abs(rows.scales))
+        reaches = reaches.reshape(len(rows.codes), self.columns)
         if self.factors is not None:
-            found *= np.abs(self.factors)
-        return found.reshape(-1)
+            reaches *= np.abs(self.factors)
+        return reaches.reshape(-1)
 
     def _bound(self, raw: Bytes, values: Array, exact: Array) -> Bound:
         """Return the greatest error of a rounding to nearest in each element.
@@ -251,7 +251,7 @@ class RowBytes:
         for what, plane in (("scale", rows.scales), ("zero point", rows.zeros)):
             if plane is not None and not np.isfinite(plane).all():
                 places = np.argwhere(~np.isfinite(plane))
-                row, group = (int(place) for place in places[0])
+                row, group = (int(index) for index in places[0])
                 raise EvaluationError(
                     f"{self.name} has {len(places):,} {what}s that are NaN or infinite, the first "
                     f"of row {first + row}, group {group}"

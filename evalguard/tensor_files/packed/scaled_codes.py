@@ -149,5 +149,5 @@ def read_bitsandbytes_int8(parts: Parts) -> StoredTensor:
         "bitsandbytes int8",
         parts,
         levels=signed_levels(8),
-        change=lambda one: one * seventh,
+        change=lambda greatest: greatest * seventh,
     )

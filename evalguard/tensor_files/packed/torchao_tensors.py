@@ -30,17 +30,17 @@ Array = NDArray[Any]
 
 def find_torchao(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return name -> class and attributes of the tensor subclasses that metadata names."""
-    found: dict[str, Mapping[str, Any]] = {}
+    subclasses: dict[str, Mapping[str, Any]] = {}
     for name, text in metadata.items():
         if not isinstance(text, str) or not text.startswith("{") or '"_type"' not in text:
             continue
         try:
-            told = json.loads(text)
+            declared = json.loads(text)
         except (ValueError, RecursionError):
             continue
-        if isinstance(told, dict) and told.get("_type") != "Tensor":
-            found[name] = told
-    return found
+        if isinstance(declared, dict) and declared.get("_type") != "Tensor":
+            subclasses[name] = declared
+    return subclasses
 
 
 def read_torchao(name: str, parts: Parts, told: Mapping[str, Any]) -> StoredTensor:
@@ -63,10 +63,10 @@ def read_torchao(name: str, parts: Parts, told: Mapping[str, Any]) -> StoredTens
         parts.find(extra)
     smooth = parts.find("act_pre_scale")
     named = told.get("_tensor_data_names")
-    for one in named if isinstance(named, list) else ():
-        parts.take(str(one))
+    for part_name in named if isinstance(named, list) else ():
+        parts.take(str(part_name))
     sizes = own.get("block_size")
-    known = isinstance(sizes, list) and all(isinstance(one, int) and one > 0 for one in sizes)
+    known = isinstance(sizes, list) and all(isinstance(size, int) and size > 0 for size in sizes)
     blocks = tuple(sizes) if isinstance(sizes, list) and known else ()
     if kind == "Float8Tensor":
         return make_scaled(name, codes, scale, packing, parts, blocks=blocks)
@@ -116,8 +116,8 @@ def _read_int4(
         raise PackingError(f"{codes.name} of {list(codes.shape)} is no matrix")
     rows, columns = codes.shape[0], 2 * codes.shape[1]
     groups = scale.shape[0]
-    for one in (scale, zero):
-        check_shape(one, (groups, rows), f"{codes.name} {list(codes.shape)}")
+    for tensor in (scale, zero):
+        check_shape(tensor, (groups, rows), f"{codes.name} {list(codes.shape)}")
     if not groups or columns % groups:
         raise PackingError(f"{groups:,} groups do not fit {columns:,} columns")
     grid = RowGrid(
