@@ -127,7 +127,7 @@ class Interrupts:
         raise KeyboardInterrupt
 
 
-_LATER = 0.02
+_LATER = 0.02  # seconds
 _OF_WEAK_REFERENCES = (weakref.__file__, _weakrefset.__file__)
 
 

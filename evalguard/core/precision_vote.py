@@ -185,10 +185,7 @@ def list_roundings(columns: int) -> Iterator[Rounding]:
         )
     grids: list[tuple[int, Family]] = [(8, "int8"), (6, "int6"), (4, "int4"), (3, "int3")]
     for bits, family in grids:
-        for group, words in [
-            *whole,
-            *((size, f"groups of {size}") for size in fitting),
-        ]:
+        for group, words in [*whole, *((size, f"groups of {size}") for size in fitting)]:
             for symmetric in (True, False):
                 yield Rounding(
                     family=family,

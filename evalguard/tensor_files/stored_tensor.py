@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -25,6 +25,7 @@ from evalguard.regular_file import check_regular
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 T = TypeVar("T")
+_PIECE = 1 << 20  # elements that are read at a time
 CUT_HINT = "it was cut off or damaged: copy or download it again"
 
 
@@ -115,6 +116,22 @@ class StoredTensor:
     def load(self) -> Array:
         """Return the whole tensor as numbers."""
         return self.read().reshape(self.shape)
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """Yield start and stop of parts that are read at a time, both on the bounds of blocks."""
+        step = max(_PIECE // self.codec.block, 1) * self.codec.block
+        for start in range(0, self.elements, step):
+            yield start, min(start + step, self.elements)
+
+    def has_bytes_of(self, other: StoredTensor) -> bool:
+        """Whether another of this dtype and size has the same bytes; no if one cannot be read."""
+        try:
+            return all(
+                np.array_equal(self.read_bytes(start, stop), other.read_bytes(start, stop))
+                for start, stop in self.pieces()
+            )
+        except EvaluationError:
+            return False
 
 
 class OpenedFile:

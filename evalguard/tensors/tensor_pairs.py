@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from evalguard.core.hyperparameters import HyperparameterDelta
 from evalguard.core.name_map import NameAlignment, NameMap, NamePair, NameRule
 from evalguard.core.untrained_rows import is_untrained_buffer
@@ -165,7 +163,6 @@ def _nothing_common(base: TensorFiles, candidate: TensorFiles) -> EvaluationErro
 
 
 _HEAD = 256  # elements by which most tensors are told apart
-_PIECE = 1 << 20
 
 
 def find_duplicates(
@@ -213,7 +210,7 @@ def _equal(tensors: Sequence[StoredTensor]) -> list[list[StoredTensor]]:
     groups: list[list[StoredTensor]] = []
     for tensor in tensors:
         for group in groups:
-            if _same_bytes(group[0], tensor):
+            if group[0].has_bytes_of(tensor):
                 group.append(tensor)
                 break
         else:
@@ -221,30 +218,9 @@ def _equal(tensors: Sequence[StoredTensor]) -> list[list[StoredTensor]]:
     return [group for group in groups if len(group) > 1 and not _constant(group[0])]
 
 
-def _same_bytes(one: StoredTensor, other: StoredTensor) -> bool:
-    step = _whole_blocks(one)
-    for start in range(0, one.elements, step):
-        stop = min(start + step, one.elements)
-        try:
-            if not np.array_equal(one.read_bytes(start, stop), other.read_bytes(start, stop)):
-                return False
-        except EvaluationError:
-            return False
-    return True
-
-
 def _constant(tensor: StoredTensor) -> bool:
     first = tensor.read(0, tensor.codec.block)[0]
-    step = _whole_blocks(tensor)
-    for start in range(0, tensor.elements, step):
-        values = tensor.read(start, min(start + step, tensor.elements))
-        if not (values == first).all():
-            return False
-    return True
-
-
-def _whole_blocks(tensor: StoredTensor) -> int:
-    return max(_PIECE // tensor.codec.block, 1) * tensor.codec.block
+    return all((tensor.read(start, stop) == first).all() for start, stop in tensor.pieces())
 
 
 def name_tied(alignment: NameAlignment, duplicates: Sequence[DuplicateTensors]) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""A Hugging Face model as one side of settings that are derived, and whether they can be."""
+"""A Hugging Face model as one side of settings that are derived, and whether they can be; the base
+as what a candidate's modules are taken from."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -159,19 +159,22 @@ def _packed_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
     """Settings that take modules of the base, with whatever packing they have."""
     model = candidate.model
     assert model is not None
-    places = locate_weights(model)
-    by_module = {place.module: place for place in reversed(places.values())}
-    differing = find_differing_modules(base, candidate)
     try:
         source = describe_module_source(base.variant, candidate.variant)
     except (UsageError, SettingError) as error:
         return _whole_checkpoint(base, candidate, "quantization", str(error))
+    places = locate_weights(model)
+    by_module = {place.module: place for place in reversed(places.values())}
+    differing = find_differing_modules(base, candidate)
     if not differing or "" in differing:
         why = "it is not known which modules differ" if not differing else "the model holds tensors"
         return _whole_checkpoint(base, candidate, "quantization", why)
     groups = _Groups.of_modules(by_module, [name for name, _ in model.named_modules()], source)
     causes = [
-        replace(cause, tensors=tuple(dict.fromkeys(places[name].module for name in cause.tensors)))
+        WeightCause(
+            name=cause.name,
+            tensors=tuple(dict.fromkeys(places[name].module for name in cause.tensors)),
+        )
         for cause in _find_packed_causes(base, candidate, differing)
     ]
     caused = {name for cause in causes for name in cause.tensors}
@@ -196,8 +199,7 @@ def _find_packed_causes(
         return ()
     tensors = [n for n, place in locate_weights(base.model).items() if place.module in modules]
     folder = candidate.files.files[0].parent
-    causes = find_quantised_causes(base.model, base.files, folder, tensors)
-    return tuple(replace(cause, parts=()) for cause in causes)
+    return find_quantised_causes(base.model, base.files, folder, tensors)
 
 
 def _compare_stored(base: HFSide, candidate: HFSide) -> CheckpointComparison:

@@ -446,8 +446,8 @@ _HINT = (
 )
 _SHARE_HINT = (
     "vLLM takes a share of the whole memory as it starts, whatever else is there: give it another "
-    "one, say --cand-model-args gpu_memory_utilization=0.5 (model_args of a guard file), and "
-    "--memory sequential, by which the base is gone by then"
+    "one, say --cand-model-args gpu_memory_utilization=0.5 (--base-model-args of a base, "
+    "model_args of a guard file), and --memory sequential, by which the base is gone by then"
 )
 _LOST_HINT = (
     "it was killed, or memory ran out (the kernel's log says so): a lower max_num_seqs or "
