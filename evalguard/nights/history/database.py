@@ -71,7 +71,7 @@ def _check_place(path: Path, *, create: bool) -> None:
     # in it and, after that, an empty file is not a history that another process is just starting.
     logged = _size(log)
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         if not create:
             raise UsageError(
@@ -87,11 +87,11 @@ def _check_place(path: Path, *, create: bool) -> None:
         return
     except OSError as error:
         raise UsageError(f"the history {path} cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise UsageError(
             f"{path} is not a regular file, so it is not a history", hint=_OTHER_FILE_HINT
         )
-    if found.st_size:
+    if status.st_size:
         return
     # sqlite3 would take it for a new file, and throw the log away, with all that is in it.
     if logged:
@@ -246,29 +246,29 @@ def _is_busy(error: sqlite3.Error) -> bool:
 
 
 def _to_evalguard_error(path: Path, doing: str, error: sqlite3.Error) -> EvalguardError:
-    said = str(error)
+    message = str(error)
     if _is_busy(error):
         return StoreError(
             f"cannot {doing} the history {path}: another process has been writing to it all along",
             hint="try again when it has finished",
         )
-    if "full" in said:
+    if "full" in message:
         return StoreError(
             f"cannot {doing} the history {path}: the disk is full", hint=_ELSEWHERE_HINT
         )
-    if "readonly" in said or "unable to open" in said:
+    if "readonly" in message or "unable to open" in message:
         return StoreError(
             f"cannot {doing} the history {path}: it, or its folder, cannot be written to",
             hint=_ELSEWHERE_HINT,
         )
-    if "not a database" in said:
+    if "not a database" in message:
         return DamagedHistoryError(
             f"{path} is not a history: it is not a sqlite3 file", hint=_ELSEWHERE_HINT
         )
-    if "malformed" in said:
-        return DamagedHistoryError(f"the history {path} is damaged ({said})", hint=RESCUE)
-    if isinstance(error, sqlite3.OperationalError) and "disk I/O" in said:
+    if "malformed" in message:
+        return DamagedHistoryError(f"the history {path} is damaged ({message})", hint=RESCUE)
+    if isinstance(error, sqlite3.OperationalError) and "disk I/O" in message:
         return StoreError(
             f"cannot {doing} the history {path}: the disk fails", hint=_ELSEWHERE_HINT
         )
-    return DamagedHistoryError(f"the history {path} cannot be used ({said})", hint=RESCUE)
+    return DamagedHistoryError(f"the history {path} cannot be used ({message})", hint=RESCUE)

@@ -105,18 +105,18 @@ def _document_tables(history: HistoryFile) -> Iterator[pa.Table]:
 def _document_table(history: HistoryFile, run: int, key: MetricKey) -> pa.Table:
     import pyarrow as pa
 
-    found = history.documents([run], key).get(run)
-    n = 0 if found is None else found.n
+    documents = history.documents([run], key).get(run)
+    n = 0 if documents is None else documents.n
     empty = np.zeros(0)
     names = ("task", "filter", "metric")
     columns: dict[str, Any] = {"run": np.full(n, run, np.int64)}
     for name, value in zip(names, key, strict=True):
         columns[name] = pa.array([value] * n, pa.string())
-    columns["doc_id"] = np.zeros(0, np.int64) if found is None else found.doc_ids
-    columns["print"] = np.zeros(0, np.uint64) if found is None else found.prints
-    columns["base"] = empty if found is None else found.base
-    columns["candidate"] = empty if found is None else found.candidate
-    weights = None if found is None else found.weights
+    columns["doc_id"] = np.zeros(0, np.int64) if documents is None else documents.doc_ids
+    columns["print"] = np.zeros(0, np.uint64) if documents is None else documents.prints
+    columns["base"] = empty if documents is None else documents.base
+    columns["candidate"] = empty if documents is None else documents.candidate
+    weights = None if documents is None else documents.weights
     columns["weight"] = pa.array([None] * n if weights is None else weights, pa.float64())
     return pa.table(columns)
 

@@ -96,8 +96,8 @@ class HistoryFile:
                 "INSERT OR IGNORE INTO environments VALUES (?, ?)", (run.environment, content)
             )
             number = insert_run(connection, run)
-            for place, kept in enumerate(metrics):
-                row = metric_fields(connection, number, place, kept.metric, kept.documents)
+            for position, stored in enumerate(metrics):
+                row = metric_fields(connection, number, position, stored.metric, stored.documents)
                 insert_metric(connection, row)
         return number
 
@@ -171,22 +171,22 @@ class HistoryFile:
         """
         query = f"SELECT {_METRICS} FROM metrics WHERE {_WHERE_METRIC} AND run = ?"
         known: dict[int, Numbers] = {}  # a base's scores serve many nights
-        found: dict[int, DocumentScores] = {}
+        scores: dict[int, DocumentScores] = {}
         for run in runs:
             for row in self._rows(query, (*key, run)):
                 with self._whole(run, key):
                     fields = checked_fields(METRIC_COLUMNS, row)
                     if fields["doc_ids"] is not None:
-                        found[run] = documents_of(self._connection, fields, known, hashes=hashes)
-        return found
+                        scores[run] = documents_of(self._connection, fields, known, hashes=hashes)
+        return scores
 
     def environment(self, digest: str) -> dict[str, Any]:
         """The packages and machines that a run's digest stands for; {} where they are not kept."""
         query = "SELECT content FROM environments WHERE digest = ?"
         for (content,) in self._rows(query, (digest,)):
             with suppress(ValueError):
-                found = json.loads(content)
-                return found if isinstance(found, dict) else {}
+                decoded = json.loads(content)
+                return decoded if isinstance(decoded, dict) else {}
         return {}
 
     def remove(self, numbers: Sequence[int]) -> None:

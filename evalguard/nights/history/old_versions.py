@@ -92,13 +92,13 @@ class _OldVectors:
 
     def stored(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a metric with the ids of its vectors in the new table."""
-        found = {name: fields.get(name) for name in METRIC_COLUMNS}
+        row = {name: fields.get(name) for name in METRIC_COLUMNS}
         for name in NUMBER_COLUMNS:
-            if found[name] is not None:
-                found[name] = self._new_id(name == "prints", found[name])
+            if row[name] is not None:
+                row[name] = self._new_id(name == "prints", row[name])
         if fields[HASH_FIELDS[0]] is not None:
-            found["hashes"] = self._new_id("hashes", *(fields[name] for name in HASH_FIELDS))
-        return found
+            row["hashes"] = self._new_id("hashes", *(fields[name] for name in HASH_FIELDS))
+        return row
 
     def _new_id(self, kind: Any, *old: Any) -> int:
         key = (kind, *old)

@@ -226,8 +226,8 @@ def metric_of(row: Sequence[Any]) -> NightMetric:
         DamagedBlockError: they are not what was written.
     """
     fields = checked_fields(METRIC_COLUMNS, row)
-    kept = {name: fields[name] for name in _METRIC_FIELDS}
-    return NightMetric(**kept | {name: bool(kept[name]) for name in _METRIC_BOOLS})
+    values = {name: fields[name] for name in _METRIC_FIELDS}
+    return NightMetric(**values | {name: bool(values[name]) for name in _METRIC_BOOLS})
 
 
 def documents_of(
@@ -293,8 +293,8 @@ def checked_fields(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
     Raises:
         DamagedBlockError: they are not what was written.
     """
-    *values, kept = row
-    if checksum(values) != kept:
+    *values, expected = row
+    if checksum(values) != expected:
         raise DamagedBlockError("it is not what was written")
     return dict(zip(names, values, strict=True))
 

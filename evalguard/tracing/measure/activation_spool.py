@@ -74,9 +74,9 @@ class ActivationSpool:
         """
         key = (sequence, point)
         self._order.setdefault(sequence, []).append(point)
-        for tensor, version, other in self._late:
-            if tensor is value and version == value._version and other[0] == sequence:
-                self._same[key] = other
+        for tensor, version, earlier_key in self._late:
+            if tensor is value and version == value._version and earlier_key[0] == sequence:
+                self._same[key] = earlier_key
                 return
         self._late.append((value, value._version, key))
         copy = value.detach().to("cpu", copy=True).contiguous()
@@ -100,7 +100,7 @@ class ActivationSpool:
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="evalguard-trace-")  # noqa: SIM115
-            place = self._file.seek(0, 2)
+            offset = self._file.seek(0, 2)
             self._file.write(value.reshape(-1).view(torch.uint8).numpy().data)
         except OSError as error:
             raise EvaluationError(
@@ -108,7 +108,7 @@ class ActivationSpool:
                 f"{tempfile.gettempdir()}: {error.strerror or error}",
                 hint="trace fewer or shorter documents, or name a larger folder in TMPDIR",
             ) from error
-        self._filed[key] = (place, value.dtype, value.shape)
+        self._filed[key] = (offset, value.dtype, value.shape)
 
     def _read(self, place: int, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
         import torch
@@ -172,7 +172,7 @@ class SpooledActivations:
 
     def adopt(self, written: Sequence[Mapping[str, str]]) -> None:
         """Take files that another process has written into the folder, by point, of sequences."""
-        self._files += [{point: Path(file) for point, file in one.items()} for one in written]
+        self._files += [{point: Path(file) for point, file in files.items()} for files in written]
 
     def names(self, sequence: int) -> Sequence[str]:
         """Points of a sequence, in the order in which they were written."""

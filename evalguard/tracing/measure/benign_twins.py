@@ -57,10 +57,10 @@ def rounded_as_candidate(
     matched = {key: theirs for key, _, theirs in pair_weights(base, candidate, names)}
     with _left_as_it_was(base):
         for slot in _weight_slots(base):
-            own, place = slot.values(), matched.get(slot.key)
+            own, source = slot.values(), matched.get(slot.key)
             if own is None:
                 continue
-            theirs = None if place is None else place.read(own.shape)
+            theirs = None if source is None else source.read(own.shape)
             rule = compared.rule_of(slot.key, count_axes(own))
             if theirs is not None and theirs.shape != own.shape:
                 theirs = None
@@ -99,7 +99,9 @@ def _inputs_rounded(model: torch.nn.Module, name: str) -> Iterator[None]:
     """Behind the hooks of a pass, which put a recorded input in the place of the module's own."""
     import torch
 
-    linear = [one for one in model.modules() if isinstance(one, torch.nn.Linear)] if name else []
+    linear = (
+        [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)] if name else []
+    )
     for module in linear:
         module.forward = partial(_multiply_rounded, module, name)  # type: ignore[method-assign]
     try:
@@ -146,8 +148,8 @@ def with_weights_of(
                 slot.fill(theirs)
         for name, module in base.named_modules():
             for key, own in stored_buffers(module).items():
-                place = matched.get((name or ROOT, key))
-                theirs = None if place is None else place.read(own.shape)
+                source = matched.get((name or ROOT, key))
+                theirs = None if source is None else source.read(own.shape)
                 if theirs is not None and theirs.shape == own.shape:
                     module._buffers[key] = torch.from_numpy(np.array(theirs)).to(own.device)
         yield base

@@ -138,7 +138,7 @@ class _Search:
         numbered = any(part.isdigit() for part in event.module.split("."))
         inside = (e.module for e in self.events if e.module.startswith(f"{event.module}."))
         return event.module != ROOT and (
-            numbered or not any(part.isdigit() for one in inside for part in one.split("."))
+            numbered or not any(part.isdigit() for name in inside for part in name.split("."))
         )
 
     def _find_modules(self, ends: Iterable[PointEvent]) -> Iterator[_Part]:
@@ -158,10 +158,12 @@ class _Search:
             if len(suspects) < 2 or all(point.cancels_at for point in suspects):
                 continue
             # Its other outputs (attention weights) need no floor where nothing reads them.
-            others = [e.name for e in self.events[last + 1 :] if _is_other_output(e.name, end.name)]
+            other_outputs = [
+                e.name for e in self.events[last + 1 :] if _is_other_output(e.name, end.name)
+            ]
             yield _Part(
                 start=first,
-                released=frozenset((*inside, *others)),
+                released=frozenset((*inside, *other_outputs)),
                 outer=(end.name,),
                 suspects=suspects,
                 given=given,
@@ -175,9 +177,9 @@ class _Search:
                 continue
             same = self._find_same(point.name)
             readers = {
-                str(PointName(one.module, "out", call=one.call))
-                for one in map(PointName.parse, same)
-                if one.end == "in"
+                str(PointName(parsed.module, "out", call=parsed.call))
+                for parsed in map(PointName.parse, same)
+                if parsed.end == "in"
             }
             outer = tuple(
                 event.name
@@ -205,13 +207,14 @@ class _Search:
             for event in self.events[self.order[name] + 1 :]
             if layer_of(event.module) == layer
             and all(
-                _is_same(one, self._read(number, event.name)) for number, one in enumerate(values)
+                _is_same(value, self._read(number, event.name))
+                for number, value in enumerate(values)
             )
         ]
 
     def _read(self, sequence: int, point: str) -> NDArray[Any] | None:
-        found = self.passes.base.get(sequence, point)
-        return None if found is None else as_array(found)
+        tensor = self.passes.base.get(sequence, point)
+        return None if tensor is None else as_array(tensor)
 
     def measure(self, parts: Sequence[_Part]) -> None:
         """Release these parts, and note which errors in them cancel."""
@@ -220,37 +223,37 @@ class _Search:
         released = frozenset[str]().union(*(part.released for part in parts))
         sums, floors = self.passes.run(released), self.passes.floors(released)
         ratios = self._find_ratios(sums, floors)
-        kept = [
+        whole_parts = [
             part
             for part in self._drop_leaking(parts, released, ratios)
             if self._is_whole(part, ratios)
         ]
-        if not kept:
+        if not whole_parts:
             return
         # The errors that are gone, by the same floors: of a longer way to a point they are wider.
         forced = self._find_ratios(self.passes.run(frozenset()), floors)
         # Outputs of one call together: a router's logits are read as its choice alone.
         remaining: list[tuple[_Part, dict[PointName, list[MeasuredPoint]]]] = []
-        for part in kept:
+        for part in whole_parts:
             calls: dict[PointName, list[MeasuredPoint]] = {}
-            for one in part.suspects:
-                if self._remains(one, part, ratios):
-                    call = replace(PointName.parse(one.name), index=0)
-                    calls.setdefault(call, []).append(one)
-                elif max(forced[one.name].values()) > THRESHOLD:
-                    _note(one, part)
+            for suspect in part.suspects:
+                if self._remains(suspect, part, ratios):
+                    call = replace(PointName.parse(suspect.name), index=0)
+                    calls.setdefault(call, []).append(suspect)
+                elif max(forced[suspect.name].values()) > THRESHOLD:
+                    _note(suspect, part)
             remaining.append((part, calls))
         while any(calls for _, calls in remaining):
             held = [(part, calls.popitem()[1]) for part, calls in remaining if calls]
-            names = {one.name for _, each in held for one in each}
+            names = {point.name for _, each in held for point in each}
             without = self._find_ratios(self.passes.run(released - names), floors)
             for part, each in held:
-                for one in each if not self._is_whole(part, without) else ():
-                    _note(one, part)
+                for suspect in each if not self._is_whole(part, without) else ():
+                    _note(suspect, part)
 
     def _find_ratios(self, sums: Mapping[str, ErrorSums], floors: TwinFloors) -> _Ratios:
         """Give the ratio of every sequence at every point; infinite where it is not known."""
-        found: dict[str, dict[int, float]] = {}
+        ratios: dict[str, dict[int, float]] = {}
         for point in self.points:
             for number in range(self.passes.sequences):
                 key = sequence_key(number, point.name)
@@ -266,8 +269,8 @@ class _Search:
                 )
                 self.passes.apply(measured, floors)
                 ratio = inf if measured.local is None else measured.run_ratio()
-                found.setdefault(point.name, {})[number] = ratio
-        return found
+                ratios.setdefault(point.name, {})[number] = ratio
+        return ratios
 
     def _is_whole(self, part: _Part, ratios: _Ratios) -> bool:
         """Whether what a part passes on is the base's, in every sequence."""
@@ -314,7 +317,7 @@ def _split(parts: Iterable[_Part]) -> Sequence[Sequence[_Part]]:
     """Group parts so that none has a point of another: what one makes the next may read."""
     groups: list[list[_Part]] = []
     for part in parts:
-        apart = (group for group in groups if all(part.is_apart_from(one) for one in group))
+        apart = (group for group in groups if all(part.is_apart_from(member) for member in group))
         group = next(apart, None)
         if group is None:
             groups.append([part])
@@ -328,8 +331,8 @@ def _note(one: MeasuredPoint, part: _Part) -> None:
 
 
 def _is_other_output(name: str, end: str) -> bool:
-    one, main = PointName.parse(name), PointName.parse(end)
-    return (one.module, one.end, one.call) == (main.module, "out", main.call)
+    point, main = PointName.parse(name), PointName.parse(end)
+    return (point.module, point.end, point.call) == (main.module, "out", main.call)
 
 
 def layer_of(module: str) -> str:

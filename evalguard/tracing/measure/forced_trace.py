@@ -302,20 +302,22 @@ def _find_row_counts(
     local: ComparedPass, source: _RecordedSource, spool: ActivationSpool
 ) -> Mapping[str, RowCounts]:
     """Which frames one side has more, at points whose shapes differ along one axis alone."""
-    found = {}
+    point_counts = {}
     for point, (theirs, ours) in local.shapes.items():
         axes = [n for n, pair in enumerate(zip(theirs, ours, strict=False)) if pair[0] != pair[1]]
         tensors = (spool.get(0, point), source.get(0, point))
         if len(theirs) != len(ours) or len(axes) != 1 or 0 in (*theirs, *ours):
             continue
-        if any(one is None for one in tensors):
+        if any(tensor is None for tensor in tensors):
             continue
-        rows = [np.moveaxis(as_array(one), axes[0], 0) for one in tensors if one is not None]
-        sides = [one.reshape(len(one), -1).astype(np.float32) for one in rows]
+        rows = [
+            np.moveaxis(as_array(tensor), axes[0], 0) for tensor in tensors if tensor is not None
+        ]
+        sides = [array.reshape(len(array), -1).astype(np.float32) for array in rows]
         counts = find_row_counts(*sides) if sides[0].shape[1] == sides[1].shape[1] else None
         if counts is not None:
-            found[point] = counts
-    return found
+            point_counts[point] = counts
+    return point_counts
 
 
 def _first_with_rows(
@@ -324,10 +326,10 @@ def _first_with_rows(
     """The first point that lost a few frames, or has a few more among its own: all behind it have
     them from there. Many are those that were not recorded, and some at the end may be padding."""
     for point in events:
-        one = counts.get(point)
-        if one is not None:
-            few = len(one.rows) <= max(_MOST_FRAMES * one.count, 1)
-            return (point,) if few and one.fault != "rows appended" else ()
+        row_counts = counts.get(point)
+        if row_counts is not None:
+            few = len(row_counts.rows) <= max(_MOST_FRAMES * row_counts.count, 1)
+            return (point,) if few and row_counts.fault != "rows appended" else ()
     return ()
 
 
@@ -492,7 +494,7 @@ def _compare_directly(
     n_sequences: int,
 ) -> Mapping[str, ErrorSums]:
     """Compare recorded tensors with the base's own: accumulated errors."""
-    found: dict[str, ErrorSums] = {}
+    error_sums: dict[str, ErrorSums] = {}
     for sequence in range(n_sequences):
         for point in events:
             ours, theirs = spool.get(sequence, point), source.get(sequence, point)
@@ -500,9 +502,9 @@ def _compare_directly(
                 continue
             fitted = fit_reference(theirs, ours)
             if fitted is not None:
-                sums = found.setdefault(point, ErrorSums())
+                sums = error_sums.setdefault(point, ErrorSums())
                 sums.add(as_array(ours).reshape(-1), as_array(fitted).reshape(-1))
-    return found
+    return error_sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -601,10 +603,10 @@ def _blame_segments(
             else {}
         )
         taken = open_modules if not leaf_output or before else {}
-        others = set(taken.values()) - {event.code}
-        if others:
+        other_modules = set(taken.values()) - {event.code}
+        if other_modules:
             point = by_name[event.name]
-            point.code = _common_container([*others, event.code])
+            point.code = _common_container([*other_modules, event.code])
             point.since = (last,) if last else ()
             point.place = f"between {last} and {event.name}" if last else f"up to {event.name}"
             point.kind = "glue"
@@ -616,7 +618,7 @@ def _blame_segments(
 
 def _choose_middle(points: Collection[str]) -> str:
     """The output, of a segment's points that are not recorded, with as many before as behind."""
-    outputs = [one for one in points if PointName.parse(one).end == "out"] or list(points)
+    outputs = [point for point in points if PointName.parse(point).end == "out"] or list(points)
     return outputs[len(outputs) // 2]
 
 
@@ -702,14 +704,14 @@ class _ModelTrace:
 
         What differs beside its layout, or is not undone, is a suspect of that trace.
         """
-        found = self.run()
-        if not self.differing or not found.suspects:
-            return found
+        trace = self.run()
+        if not self.differing or not trace.suspects:
+            return trace
         try:
             layouts = self._find_layouts()
             if not layouts:
-                return self._put_first(found)
-            weights = {key: own for one in layouts for key, own in one.weights.items()}
+                return self._put_first(trace)
+            weights = {key: own for layout in layouts for key, own in layout.weights.items()}
             with (
                 laid_out_as(self.base, weights) as base,
                 ActivationSpool(self.memory) as spool,
@@ -717,19 +719,24 @@ class _ModelTrace:
                 beside = replace(self, base=base, spool=spool, details=None, buffers=False)
                 if self.details is not None:
                     beside.details = PointDetails(self.details.patterns, self.details.heads)
-                left = beside._put_first(beside.run())
+                beside_trace = beside._put_first(beside.run())
         except EvaluationError as error:
             why = f"whether weights are laid out otherwise was not measured: {error}"
-            return replace(found, caveats=(*found.caveats, why))
-        cancels = {key[0]: one.cancels_at for one in layouts for key in one.weights}
-        known = {one.module for one in (*left.suspects, *left.other_layouts)}
-        others = [
-            replace(one, cancels_at=one.cancels_at or cancels[one.module])
-            for one in (*found.suspects, *found.other_layouts)
-            if one.module in cancels and one.module not in known
+            return replace(trace, caveats=(*trace.caveats, why))
+        cancels = {key[0]: layout.cancels_at for layout in layouts for key in layout.weights}
+        known = {
+            suspect.module for suspect in (*beside_trace.suspects, *beside_trace.other_layouts)
+        }
+        explained = [
+            replace(suspect, cancels_at=suspect.cancels_at or cancels[suspect.module])
+            for suspect in (*trace.suspects, *trace.other_layouts)
+            if suspect.module in cancels and suspect.module not in known
         ]
-        both = sorted((*left.other_layouts, *others), key=lambda one: (-one.local_ratio, one.order))
-        return replace(left, other_layouts=tuple(both))
+        both = sorted(
+            (*beside_trace.other_layouts, *explained),
+            key=lambda suspect: (-suspect.local_ratio, suspect.order),
+        )
+        return replace(beside_trace, other_layouts=tuple(both))
 
     def _put_first(self, found: Trace) -> Trace:
         """Put suspects first whose layer's weights, in the base, change its output beyond rounding.
@@ -738,9 +745,9 @@ class _ModelTrace:
         known for a layout.
         """
         parts: dict[str, list[SuspectModule]] = {}
-        for one in found.suspects:
-            parts.setdefault(layer_of(one.module) or one.module, []).append(one)
-        floors = [one.accumulated_floor for one in found.layers if one.point == OUTPUT]
+        for suspect in found.suspects:
+            parts.setdefault(layer_of(suspect.module) or suspect.module, []).append(suspect)
+        floors = [layer.accumulated_floor for layer in found.layers if layer.point == OUTPUT]
         if len(parts) < 2 or not floors or floors[0] is None:
             return found
         quiet: set[str] = set()
@@ -749,19 +756,19 @@ class _ModelTrace:
             for part, inside in parts.items():
                 weights = weights_of_part(self.base, self.candidate, self.names, part)
                 known = all(
-                    one.fault == "weights" and any(key[0] == one.module for key in weights)
-                    for one in inside
+                    member.fault == "weights" and any(key[0] == member.module for key in weights)
+                    for member in inside
                 )
                 if known and same.measure(weights)[1] <= THRESHOLD * floors[0]:
-                    quiet.update(one.module for one in inside)
-        reaching = [one for one in found.suspects if one.module not in quiet]
+                    quiet.update(member.module for member in inside)
+        reaching = [suspect for suspect in found.suspects if suspect.module not in quiet]
         if not reaching:
             return found
-        others = [one for one in found.suspects if one.module in quiet]
+        quiet_suspects = [suspect for suspect in found.suspects if suspect.module in quiet]
         first = found.first
         if first is None or first.module in quiet:
-            first = min(reaching, key=lambda one: one.order)
-        return replace(found, suspects=(*reaching, *others), first=first)
+            first = min(reaching, key=lambda suspect: suspect.order)
+        return replace(found, suspects=(*reaching, *quiet_suspects), first=first)
 
     def _find_layouts(self) -> Sequence[Relayout]:
         with ActivationSpool(self.memory) as plain, ActivationSpool(self.memory) as without:
@@ -1029,8 +1036,8 @@ class _SameOutput:
     floors: dict[bool, TwinFloors] = field(default_factory=dict)
 
     def __call__(self, weights: Mapping[tuple[str, str], NDArray[Any]]) -> bool:
-        largest, left = self.measure(weights)
-        if largest <= THRESHOLD or not left <= _LEFT_BY_EPSILON:
+        largest, error_left = self.measure(weights)
+        if largest <= THRESHOLD or not error_left <= _LEFT_BY_EPSILON:
             return largest <= THRESHOLD
         return self.measure(weights, plain=False)[0] <= THRESHOLD
 
@@ -1052,11 +1059,13 @@ class _SameOutput:
                     own = _UpToConstants(reference=_Centred(spool))
                 self.traced.run("base laid out otherwise", moved, own)
         floors = self.floors[plain].accumulated
-        ends = {name: one for name, one in own.first_sums.items() if reaches_output([name])}
-        errors = {name: one.relative_l2 for name, one in ends.items()}
-        if not errors or not all(isfinite(one) for one in errors.values()):
+        ends = {name: sums for name, sums in own.first_sums.items() if reaches_output([name])}
+        errors = {name: sums.relative_l2 for name, sums in ends.items()}
+        if not errors or not all(isfinite(error) for error in errors.values()):
             return inf, inf
-        ratios = (one / max(floors.get(name, 0.0), ulp_floor(SAME)) for name, one in errors.items())
+        ratios = (
+            error / max(floors.get(name, 0.0), ulp_floor(SAME)) for name, error in errors.items()
+        )
         return max(ratios), max(errors.values())
 
     def _record(self, spool: ActivationSpool) -> TwinFloors:
@@ -1097,7 +1106,7 @@ def _find_head(model: torch.nn.Module) -> str:
     """Name the module that makes logits of tokens; "" where there is none."""
     find = getattr(model, "get_output_embeddings", None)
     head = None if find is None else find()
-    return next((name for name, one in model.named_modules() if one is head), "")
+    return next((name for name, module in model.named_modules() if module is head), "")
 
 
 def passes_apart(model: torch.nn.Module) -> OtherPasses | None:

@@ -45,19 +45,19 @@ def collect_points(
         end = PointName.parse(event.name).end
         kind: PointKind = "glue" if end == "in" else "leaf" if event.leaf else "container"
         child = event.module.removeprefix(f"{event.code}.")
-        place = f"before {child}" if end == "in" else ""
+        location = f"before {child}" if end == "in" else ""
         if kind == "container" and event.module in last_child:
-            place = f"after {last_child[event.module]}"
+            location = f"after {last_child[event.module]}"
         if end == "in":
             last_child[event.code] = child
-        if not any(event.name in one for one in (local, accumulated, misshapen)):
+        if not any(event.name in measured for measured in (local, accumulated, misshapen)):
             continue
         points.append(
             MeasuredPoint(
                 name=event.name,
                 code=event.code,
                 kind=kind,
-                place=place,
+                place=location,
                 order=number,
                 local=local.get(event.name),
                 accumulated=accumulated.get(event.name),
@@ -82,19 +82,19 @@ def find_misshapen(
     """
     ours = {name or ROOT: module for name, module in base.named_modules()}
     theirs = {names.get(name or ROOT): module for name, module in candidate.named_modules()}
-    found = {}
+    misshapen = {}
     for name, shapes in local.shapes.items():
         point = PointName.parse(name)
         pair = ours.get(point.module), theirs.get(point.module)
         given = str(replace(point, end="in", index=0))
         same = type(pair[0]) is type(pair[1]) and _list_shapes(pair[0]) == _list_shapes(pair[1])
         if point.end == "out" and given in local.sums and same and name not in local.given:
-            found[name] = shapes
-    makers = {PointName.parse(name).module for name in found}
+            misshapen[name] = shapes
+    makers = {PointName.parse(name).module for name in misshapen}
     return {  # what holds a maker passes on what that has made
         name: shapes
-        for name, shapes in found.items()
-        if not any(one.startswith(f"{PointName.parse(name).module}.") for one in makers)
+        for name, shapes in misshapen.items()
+        if not any(maker.startswith(f"{PointName.parse(name).module}.") for maker in makers)
     }
 
 
@@ -166,11 +166,11 @@ def find_origins(
     Args:
         models: of both sides, where they are here.
     """
-    found = []
+    origins = []
     for visitor, model in zip((base, candidate), models, strict=True):
         if visitor is not None and visitor.origin is not None:
             event, elements, sequence = visitor.origin
-            found.append(
+            origins.append(
                 NonFiniteOrigin(
                     side="base" if visitor is base else "candidate",
                     module=event.code,
@@ -181,21 +181,21 @@ def find_origins(
                     weights=() if model is None else list_nonfinite_weights(model),
                 )
             )
-    return tuple(found)
+    return tuple(origins)
 
 
 def _position(at: tuple[tuple[int, ...], tuple[int, ...]], tokens: int) -> int | None:
     """The place on the first axis behind the batch that is as long as the sequence."""
     places, shape = at
     along = zip(places[1:], shape[1:], strict=True)
-    return next((place for place, size in along if size == tokens), None)
+    return next((index for index, size in along if size == tokens), None)
 
 
 def list_nonfinite_weights(model: torch.nn.Module) -> tuple[str, ...]:
     """Name the parameters and buffers that hold nan, or parameters that hold infinities."""
-    found = [n for n, p in model.named_parameters() if _is_damaged(p)]
-    found += [n for n, b in model.named_buffers() if _is_damaged(b) and bool(b.isnan().any())]
-    return tuple(found)
+    names = [n for n, p in model.named_parameters() if _is_damaged(p)]
+    names += [n for n, b in model.named_buffers() if _is_damaged(b) and bool(b.isnan().any())]
+    return tuple(names)
 
 
 def _is_damaged(tensor: torch.Tensor) -> bool:

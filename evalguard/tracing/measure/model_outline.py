@@ -87,12 +87,14 @@ def write_outline(model: torch.nn.Module, call: OutlineCall) -> ModelOutline:
                 name=name,
                 kind=type(module).__name__,
                 parameters=tuple(
-                    outlined(key, one) for key, one in module._parameters.items() if one is not None
+                    outlined(key, parameter)
+                    for key, parameter in module._parameters.items()
+                    if parameter is not None
                 ),
                 buffers=tuple(
-                    outlined(key, one, stored=key not in passing)
-                    for key, one in module._buffers.items()
-                    if one is not None and not one.is_complex()
+                    outlined(key, buffer, stored=key not in passing)
+                    for key, buffer in module._buffers.items()
+                    if buffer is not None and not buffer.is_complex()
                 ),
             )
         )
@@ -123,10 +125,10 @@ def _as_plain(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
 
 def write_linear(model: torch.nn.Module, call: LinearCall) -> bool:
     """Read a module's matrix, as ``probe_matrix``; False where that cannot be done."""
-    found = probe_matrix(model.get_submodule(call.module), call.columns)
-    if found is None:
+    matrix = probe_matrix(model.get_submodule(call.module), call.columns)
+    if matrix is None:
         return False
-    np.save(call.file, found, allow_pickle=False)
+    np.save(call.file, matrix, allow_pickle=False)
     return True
 
 
@@ -228,9 +230,9 @@ def _describe_pass(visitor: ComparedPass, recorded: Sequence[Mapping[str, str]])
     origin = None
     if visitor.origin is not None:
         event, elements, sequence = visitor.origin
-        place, shape = visitor.origin_at
+        index, shape = visitor.origin_at
         origin = NonFinitePoint(
-            point=_visited(event), elements=elements, sequence=sequence, place=place, shape=shape
+            point=_visited(event), elements=elements, sequence=sequence, place=index, shape=shape
         )
     return PassFound(
         events=tuple(map(_visited, visitor.events.values())),
@@ -288,9 +290,9 @@ class OtherPasses:
     @property
     def declared(self) -> DeclaredPrecision:
         """How the model's weights are said to be rounded."""
-        told = self.outline
+        outline = self.outline
         return DeclaredPrecision(
-            source=told.declared_by, bits=told.bits, dtypes=frozenset(told.dtypes)
+            source=outline.declared_by, bits=outline.bits, dtypes=frozenset(outline.dtypes)
         )
 
     def run(
@@ -316,7 +318,7 @@ class OtherPasses:
         assert visitor.rows == 1
         assert visitor.spool is None
         files = [{}] * len(sequences) if spool is None else self.write_spool(spool, len(sequences))
-        found = run_passes(
+        result = run_passes(
             self.scorer,
             sequences,
             PassCall(
@@ -338,7 +340,7 @@ class OtherPasses:
             files=files,
             report_step=report_step,
         )
-        _take_over(found, visitor)
+        _take_over(result, visitor)
         return visitor
 
 
@@ -352,18 +354,18 @@ def run_passes(
     report_step: ReportStep | None = None,
 ) -> PassFound:
     """Run all sequences of a pass; ``each`` says how, ``files`` what each is compared with."""
-    found = None
+    result = None
     for number, inputs in enumerate(sequences):
         if report_step is not None:
             report_step(label, number, len(sequences))
         reference = files[number] if files else {}
         last = number == len(sequences) - 1
-        found = scorer.run_traced(
+        result = scorer.run_traced(
             replace(each, inputs=inputs, number=number, last=last, reference=reference)
         )
-    if found is None:
+    if result is None:
         raise EvaluationError("a pass of a traced model ended without a result")
-    return found
+    return result
 
 
 def record_apart(
@@ -379,8 +381,8 @@ def record_apart(
         inputs={}, number=0, last=False, names=None, reference={}, forced=False, wide=False,
         record=str(folder), detail=(), heads=0, threads=threads,
     )  # fmt: skip
-    found = run_passes(scorer, sequences, call, "recording", report_step=report_step)
-    return found.recorded
+    result = run_passes(scorer, sequences, call, "recording", report_step=report_step)
+    return result.recorded
 
 
 def write_reference(spool: ActivationSpool, sequences: int, folder: Path) -> SpoolFiles:
@@ -394,14 +396,14 @@ def write_reference(spool: ActivationSpool, sequences: int, folder: Path) -> Spo
 
 
 def _take_over(found: PassFound, visitor: ComparedPass) -> None:
-    visitor.events = {one.name: _event(one) for one in found.events}
+    visitor.events = {event.name: _event(event) for event in found.events}
     visitor.sums = {point: [sums] for point, sums in found.sums.items()}
-    visitor.shapes = {one.point: (one.base, one.own) for one in found.shapes}
+    visitor.shapes = {shape.point: (shape.base, shape.own) for shape in found.shapes}
     visitor.rounded, visitor.cast = dict(found.rounded), dict(found.cast)
     if found.origin is not None:
-        told = found.origin
-        visitor.origin = (_event(told.point), told.elements, told.sequence)
-        visitor.origin_at = (told.place, told.shape)
+        origin = found.origin
+        visitor.origin = (_event(origin.point), origin.elements, origin.sequence)
+        visitor.origin_at = (origin.place, origin.shape)
     if visitor.details is not None:
         visitor.details.elsewhere = found.details
 
@@ -429,15 +431,15 @@ def outline_model(
     tensors = load_file(outline.file)
     held: dict[str, torch.nn.Parameter] = {}
     modules: dict[str, OutlinedModel] = {}
-    for told in outline.modules:
-        if told.same_as:
-            module = modules["" if told.same_as == ROOT else told.same_as]
+    for outlined in outline.modules:
+        if outlined.same_as:
+            module = modules["" if outlined.same_as == ROOT else outlined.same_as]
         else:
-            module = _outline_module(told, tensors, held)
-            module.probe = partial(_probe, scorer, told.name, folder / "matrix.npy")
-        modules[told.name] = module
-        parent, _, own = told.name.rpartition(".")
-        if told.name:
+            module = _outline_module(outlined, tensors, held)
+            module.probe = partial(_probe, scorer, outlined.name, folder / "matrix.npy")
+        modules[outlined.name] = module
+        parent, _, own = outlined.name.rpartition(".")
+        if outlined.name:
             modules[parent]._modules[own] = module
     root = modules[""]
     root.passes = OtherPasses(scorer=scorer, outline=outline, write_spool=write_spool)
@@ -455,12 +457,14 @@ def _outline_module(
 ) -> OutlinedModel:
     # of the same name, which messages tell
     module: OutlinedModel = type(told.kind, (OutlinedModel,), {})()
-    for one in told.parameters:
-        if one.tensor not in held:
-            held[one.tensor] = torch.nn.Parameter(tensors[one.tensor], requires_grad=False)
-        module._parameters[one.key] = held[one.tensor]
-    for one in told.buffers:
-        module.register_buffer(one.key, tensors[one.tensor], persistent=one.stored)
+    for outlined in told.parameters:
+        if outlined.tensor not in held:
+            held[outlined.tensor] = torch.nn.Parameter(
+                tensors[outlined.tensor], requires_grad=False
+            )
+        module._parameters[outlined.key] = held[outlined.tensor]
+    for outlined in told.buffers:
+        module.register_buffer(outlined.key, tensors[outlined.tensor], persistent=outlined.stored)
     module.packed = frozenset(o.key for o in (*told.parameters, *told.buffers) if o.packed)
     return module
 
@@ -470,8 +474,8 @@ def _probe(
 ) -> NDArray[np.float32] | None:
     if not scorer.read_linear(LinearCall(module=module, columns=columns, file=str(file))):
         return None
-    found: NDArray[np.float32] = np.load(file, allow_pickle=False)
-    return found
+    matrix: NDArray[np.float32] = np.load(file, allow_pickle=False)
+    return matrix
 
 
 def _refuse_switch(implementation: str) -> None:

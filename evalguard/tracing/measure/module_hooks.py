@@ -83,9 +83,9 @@ def run_pass(
         except Exception as error:  # a model's own code may raise anything
             if isinstance(error, EvaluationError):
                 raise
-            place = passage.stack[-1] if passage.stack else ROOT
+            innermost = passage.stack[-1] if passage.stack else ROOT
             raise EvaluationError(
-                f"{type(model).__name__} failed in {place}: {type(error).__name__}",
+                f"{type(model).__name__} failed in {innermost}: {type(error).__name__}",
                 quotes=quote_error(error),
                 hint="trace inputs that the model accepts on its own: "
                 f"it was called with {', '.join(sorted(inputs))}",
@@ -145,12 +145,12 @@ class _Calls:
         value = args[key] if isinstance(key, int) else kwargs[key]
         point = str(PointName(name, "in", call=self.numbers[-1]))
         event = PointEvent(point, name, code, leaf, given)
-        other = self.visit(event, value)
-        if other is None:
+        replacement = self.visit(event, value)
+        if replacement is None:
             return None
         if isinstance(key, int):
-            return (*args[:key], other, *args[key + 1 :]), kwargs
-        return args, {**kwargs, key: other}
+            return (*args[:key], replacement, *args[key + 1 :]), kwargs
+        return args, {**kwargs, key: replacement}
 
     def _visit_outputs(
         self, name: str, call: int, leaf: bool, given: tuple[str, ...], output: Any
@@ -158,9 +158,9 @@ class _Calls:
         changed: dict[tuple[Any, ...], torch.Tensor] = {}
         for index, (path, value) in enumerate(tensors_of(output)):
             point = str(PointName(name, "out", index, call))
-            other = self.visit(PointEvent(point, name, name, leaf, given), value)
-            if other is not None:
-                changed[path] = other
+            replacement = self.visit(PointEvent(point, name, name, leaf, given), value)
+            if replacement is not None:
+                changed[path] = replacement
             else:
                 self.kept[_storage(value)] = (weakref.ref(value), point)
         return _with_tensors(output, changed) if changed else None
@@ -187,8 +187,8 @@ def _main_argument(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | st
         if _is_value(value):
             return index
     known = [key for key in _MAIN_ARGUMENTS if _is_value(kwargs.get(key))]
-    others = (key for key, value in kwargs.items() if _is_value(value))
-    return known[0] if known else next(others, None)
+    value_keys = (key for key, value in kwargs.items() if _is_value(value))
+    return known[0] if known else next(value_keys, None)
 
 
 def tensors_of(output: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

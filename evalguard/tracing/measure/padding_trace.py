@@ -52,8 +52,8 @@ def locate_padding(model: torch.nn.Module, ids: Sequence[int], pad: int) -> tupl
         theirs = padded.get(key)
         if theirs is None or len(ours.made) != len(theirs.made):
             continue
-        apart = [_distance(*both) for both in zip(ours.made, theirs.made, strict=True)]
-        size = max((one for one in apart if one is not None), default=0.0)
+        distances = [_distance(*both) for both in zip(ours.made, theirs.made, strict=True)]
+        size = max((distance for distance in distances if distance is not None), default=0.0)
         if size <= limit:
             continue
         if _enters_here(ours.given, theirs.given, limit):
@@ -64,7 +64,9 @@ def locate_padding(model: torch.nn.Module, ids: Sequence[int], pad: int) -> tupl
 def _limit(model: torch.nn.Module) -> float:
     import torch
 
-    narrow = any(one.dtype in (torch.bfloat16, torch.float16) for one in model.parameters())
+    narrow = any(
+        parameter.dtype in (torch.bfloat16, torch.float16) for parameter in model.parameters()
+    )
     return _BEYOND_NARROW if narrow else _BEYOND
 
 
@@ -89,9 +91,9 @@ def _record(model: Any, rows: Sequence[Sequence[int]], pad: int) -> dict[tuple[s
 
             def note(_: Any, args: Any, kwargs: Any, output: Any, name: str = name) -> None:
                 counts[name] += 1
-                tensors = [one for _, one in tensors_of((args, kwargs))]
+                tensors = [tensor for _, tensor in tensors_of((args, kwargs))]
                 main = next(iter(tensors), None)
-                made = tuple(one.detach().clone() for _, one in tensors_of(output))
+                made = tuple(tensor.detach().clone() for _, tensor in tensors_of(output))
                 held = None if main is None else main.detach().clone()
                 seen[name, counts[name]] = _Seen(name, held, made)
 

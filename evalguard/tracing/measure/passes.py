@@ -104,10 +104,10 @@ class ComparedPass:
         self._compare(event, value)
         if self.forced is None or event.name in self.released:
             return self._moved(event.name, value) if self.jitter else None
-        other = self.forced.get(self.sequence, event.name)
-        if other is None:
+        recorded = self.forced.get(self.sequence, event.name)
+        if recorded is None:
             return None
-        fitted = fit_reference(other, value, self.rows)
+        fitted = fit_reference(recorded, value, self.rows)
         if fitted is None or event.name in self.sorted:
             return None
         replaced = fitted.to(device=value.device, dtype=value.dtype, copy=True)
@@ -150,8 +150,8 @@ class ComparedPass:
                 each.add(base, own)
         else:
             ours, theirs = np.split(base, self.rows, axis), np.split(own, self.rows, axis)
-            for each, one, other in zip(sums, ours, theirs, strict=True):
-                each.add(one, other)
+            for each, base_copy, own_copy in zip(sums, ours, theirs, strict=True):
+                each.add(base_copy, own_copy)
         dtype = str(value.dtype).removeprefix("torch.")
         if dtype == "float32":
             self._note_rounding(event.name, base, own)
@@ -355,15 +355,15 @@ def reaches_output(compared: Collection[str]) -> bool:
 
 def _row_axis(reference: torch.Tensor, value: torch.Tensor, rows: int) -> int | None:
     """Find the axis along which the copies of a sequence lie; None where there is none."""
-    own, one = tuple(value.shape), tuple(reference.shape)
-    one = (1,) * (len(own) - len(one)) + one  # leading axes of one may be missing
-    if rows == 1 or len(own) != len(one) or own == one:
+    own, single = tuple(value.shape), tuple(reference.shape)
+    single = (1,) * (len(own) - len(single)) + single  # leading axes of one may be missing
+    if rows == 1 or len(own) != len(single) or own == single:
         return None
-    found = [axis for axis in range(len(own)) if own[axis] == rows * one[axis]]
-    others = (
-        found and own[: found[0]] == one[: found[0]] and own[found[0] + 1 :] == one[found[0] + 1 :]
+    axes = [axis for axis in range(len(own)) if own[axis] == rows * single[axis]]
+    rest_equal = (
+        axes and own[: axes[0]] == single[: axes[0]] and own[axes[0] + 1 :] == single[axes[0] + 1 :]
     )
-    return found[0] if others else None
+    return axes[0] if rest_equal else None
 
 
 def _are_in_another_order(tiled: NDArray[Any], own: NDArray[Any], axis: int) -> bool:

@@ -61,13 +61,13 @@ def plain_sums() -> Iterator[None]:
             if steps is not None and args[0].dtype == torch.float32:
                 with self:
                     return steps(*args)
-            found = func(*args, **(kwargs or {}))
-            made = found if isinstance(found, tuple) else (found,)
+            result = func(*args, **(kwargs or {}))
+            made = result if isinstance(result, tuple) else (result,)
             if made and isinstance(made[0], torch.Tensor) and made[0].dtype == torch.float32:
-                terms = _count_terms(func, args, kwargs or {}, found)
-                for one in made if terms else ():
-                    _move(one, terms, signs.draw(one))
-            return found
+                terms = _count_terms(func, args, kwargs or {}, result)
+                for tensor in made if terms else ():
+                    _move(tensor, terms, signs.draw(tensor))
+            return result
 
     with sdpa_kernel(SDPBackend.MATH), _PlainSums():  # type: ignore[no-untyped-call]
         yield
@@ -142,21 +142,21 @@ def _norm_rows(value: torch.Tensor, axes: list[int], epsilon: float) -> tuple[to
 def _norm_layer(
     value: torch.Tensor, shape: Any, weight: Any, bias: Any, epsilon: float
 ) -> tuple[torch.Tensor, ...]:
-    found, *rows = _norm_rows(value, list(range(-len(shape), 0)), epsilon)
-    found = found if weight is None else found * weight
-    return (found if bias is None else found + bias, *rows)
+    normalized, *rows = _norm_rows(value, list(range(-len(shape), 0)), epsilon)
+    normalized = normalized if weight is None else normalized * weight
+    return (normalized if bias is None else normalized + bias, *rows)
 
 
 def _norm_groups(
     value: torch.Tensor, weight: Any, bias: Any,
     batch: int, channels: int, _size: int, groups: int, epsilon: float,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    found, *rows = _norm_rows(value.reshape(batch, groups, -1), [-1], epsilon)
-    found = found.reshape(value.shape)
+    normalized, *rows = _norm_rows(value.reshape(batch, groups, -1), [-1], epsilon)
+    normalized = normalized.reshape(value.shape)
     by_channel = (1, channels, *[1] * (value.ndim - 2))
-    found = found if weight is None else found * weight.reshape(by_channel)
-    found = found if bias is None else found + bias.reshape(by_channel)
-    return (found, *(one.reshape(batch, groups) for one in rows))
+    normalized = normalized if weight is None else normalized * weight.reshape(by_channel)
+    normalized = normalized if bias is None else normalized + bias.reshape(by_channel)
+    return (normalized, *(row.reshape(batch, groups) for row in rows))
 
 
 def _take_softmax(value: torch.Tensor, axis: int, *_dtype: object) -> torch.Tensor:

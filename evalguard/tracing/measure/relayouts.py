@@ -98,7 +98,7 @@ def find_relayouts(
         are_harmless: whether the base with these weights still computes what it does.
     """
     weights = _Weights(base, candidate, names, differing)
-    found: list[Relayout] = []
+    relayouts: list[Relayout] = []
     readers = _find_readers(base, inputs)
     for propose in (
         _propose_residual,
@@ -113,20 +113,25 @@ def find_relayouts(
         partial(_propose_ignored, common=True),
     ):
         parts = [
-            replace(one, weights={key: _in_float32(own) for key, own in one.weights.items()})
-            for one in propose(weights, readers)
-            if not _hides_factor(weights, one.weights)
+            replace(
+                relayout, weights={key: _in_float32(own) for key, own in relayout.weights.items()}
+            )
+            for relayout in propose(weights, readers)
+            if not _hides_factor(weights, relayout.weights)
         ]
-        kept = _keep_harmless(parts, weights.changed, are_harmless)
+        harmless = _keep_harmless(parts, weights.changed, are_harmless)
         # what goes with a layout that is left out may do harm without it
-        while len(read := [one for one in kept if _is_read(one, weights, are_harmless)]) < len(
-            kept
-        ):
-            kept = _keep_harmless(read, weights.changed, are_harmless)
-        for one in kept:
-            weights.changed.update(one.weights)
-        found += kept
-    return [replace(one, weights=_take_last_bits(one.weights, weights)) for one in found]
+        while len(
+            read := [relayout for relayout in harmless if _is_read(relayout, weights, are_harmless)]
+        ) < len(harmless):
+            harmless = _keep_harmless(read, weights.changed, are_harmless)
+        for relayout in harmless:
+            weights.changed.update(relayout.weights)
+        relayouts += harmless
+    return [
+        replace(relayout, weights=_take_last_bits(relayout.weights, weights))
+        for relayout in relayouts
+    ]
 
 
 def weights_of_part(
@@ -214,28 +219,28 @@ _Readers = Mapping[str, Sequence[str]]  # by norm
 def _find_readers(base: torch.nn.Module, inputs: ModelInputs) -> _Readers:
     """Find which modules read the very tensor that a norm makes."""
     modules = {name or ROOT: module for name, module in base.named_modules()}
-    found: dict[str, list[str]] = {}
+    readers: dict[str, list[str]] = {}
     made: dict[int, tuple[str, torch.Tensor]] = {}  # held, so that no memory is used twice
 
     def visit(event: PointEvent, value: torch.Tensor) -> None:
         end, module = PointName.parse(event.name).end, modules[event.module]
         if end == "out" and _is_norm(module):
             made[value.data_ptr()] = (event.module, value)
-            found.setdefault(event.module, [])
+            readers.setdefault(event.module, [])
         elif end == "in" and value.data_ptr() in made and list(module.parameters(recurse=False)):
             norm = made[value.data_ptr()][0]
-            if event.module not in found[norm]:
-                found[norm].append(event.module)
+            if event.module not in readers[norm]:
+                readers[norm].append(event.module)
 
     run_pass(base, inputs, visit)
-    return found
+    return readers
 
 
 def _is_norm(module: torch.nn.Module) -> bool:
     """Whether a module multiplies each element by a weight of its own, and holds nothing else."""
-    own = {key: one for key, one in module._parameters.items() if one is not None}
+    own = {key: parameter for key, parameter in module._parameters.items() if parameter is not None}
     alone = next(module.children(), None) is None
-    return alone and "weight" in own and all(one.ndim == 1 for one in own.values())
+    return alone and "weight" in own and all(parameter.ndim == 1 for parameter in own.values())
 
 
 @dataclass(slots=True)
@@ -251,8 +256,8 @@ class _Weights:
     modules: dict[str, torch.nn.Module] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = pair_weights(self.base, self.candidate, self.names)
-        self.pairs = {key: (ours, theirs) for key, ours, theirs in found}
+        paired = pair_weights(self.base, self.candidate, self.names)
+        self.pairs = {key: (ours, theirs) for key, ours, theirs in paired}
         self.modules = {name or ROOT: module for name, module in self.base.named_modules()}
 
     def own(self, key: Key) -> Array | None:
@@ -314,12 +319,12 @@ def _fold(
     Args:
         even: give it the middle one everywhere, which goes with any basis.
     """
-    found = weights.both((norm, "weight"))
+    pair = weights.both((norm, "weight"))
     offset = _find_offset(weights.modules[norm])
-    if found is None or offset is None:
+    if pair is None or offset is None:
         return None
-    held = np.full_like(found[1], np.median(found[1])) if even else found[1]
-    gain, theirs = (one.astype(np.float64) + offset for one in (found[0], held))
+    held = np.full_like(pair[1], np.median(pair[1])) if even else pair[1]
+    gain, theirs = (values.astype(np.float64) + offset for values in (pair[0], held))
     if not theirs.all() or theirs.ndim != 1:
         return None
     factors = gain / theirs
@@ -352,7 +357,7 @@ def _find_offset(norm: torch.nn.Module) -> float | None:
     import torch
 
     own = dict(norm.named_parameters(recurse=False))
-    zeros = {key: torch.zeros_like(one) for key, one in own.items()}
+    zeros = {key: torch.zeros_like(parameter) for key, parameter in own.items()}
     like = own["weight"]
     try:
         with torch.no_grad():
@@ -366,8 +371,8 @@ def _find_offset(norm: torch.nn.Module) -> float | None:
 def _supports(weights: _Weights, changed: Mapping[Key, Array], modules: Collection[str]) -> bool:
     """Whether some weight of these modules is the candidate's once it is changed."""
     for key, values in changed.items():
-        found = weights.both(key) if key[0] in modules else None
-        if found is not None and values.ndim > 1 and _supports_one(values, *found):
+        pair = weights.both(key) if key[0] in modules else None
+        if pair is not None and values.ndim > 1 and _supports_one(values, *pair):
             return True
     return False
 
@@ -383,13 +388,13 @@ def _propose_hidden(weights: _Weights, _readers: _Readers) -> Iterator[Relayout]
     for consumer in weights.modules:
         if not weights.is_linear(consumer) or consumer not in weights.differing:
             continue
-        found = weights.both((consumer, "weight"))
+        pair = weights.both((consumer, "weight"))
         producers = [
             name
             for name in weights.matrices(consumer.rpartition(".")[0])
             if name != consumer and name in weights.differing
         ]
-        if found is None or not producers:
+        if pair is None or not producers:
             continue
         changed = _reorder(weights, consumer, producers) or _rebase(weights, consumer, producers)
         if changed is not None and _supports(weights, changed, [consumer]):
@@ -398,18 +403,20 @@ def _propose_hidden(weights: _Weights, _readers: _Readers) -> Iterator[Relayout]
 
 def _reorder(weights: _Weights, consumer: str, producers: Sequence[str]) -> dict[Key, Array] | None:
     """Permute and scale the columns of a matrix, and the rows that make what they read."""
-    found = weights.both((consumer, "weight"))
-    if found is None:
+    consumer_pair = weights.both((consumer, "weight"))
+    if consumer_pair is None:
         return None
     made = {
         name: pair
         for name in producers
-        if (pair := weights.both((name, "weight"))) and len(pair[0]) == found[0].shape[1]
+        if (pair := weights.both((name, "weight"))) and len(pair[0]) == consumer_pair[0].shape[1]
     }
-    matched = _match_inner(found, list(made.values()))
+    matched = _match_inner(consumer_pair, list(made.values()))
     if matched is None:
         return None
-    changed: dict[Key, Array] = {(consumer, "weight"): found[0][:, matched.order] * matched.factors}
+    changed: dict[Key, Array] = {
+        (consumer, "weight"): consumer_pair[0][:, matched.order] * matched.factors
+    }
     for number, name in enumerate(made):
         for key in ("weight", "bias"):
             values = weights.own((name, key))
@@ -490,26 +497,28 @@ def _match_columns(own: Array, theirs: Array) -> tuple[Array, Array] | None:
 
 def _rebase(weights: _Weights, consumer: str, producers: Sequence[str]) -> dict[Key, Array] | None:
     """Bring the values of each head into another basis, and what reads them."""
-    found = weights.both((consumer, "weight"))
+    consumer_pair = weights.both((consumer, "weight"))
     config = getattr(weights.base, "config", None)
     heads = int(getattr(config, "num_attention_heads", None) or 0)
-    if found is None or not heads or found[0].shape[1] % heads:
+    if consumer_pair is None or not heads or consumer_pair[0].shape[1] % heads:
         return None
-    width = found[0].shape[1] // heads
+    width = consumer_pair[0].shape[1] // heads
     for name in producers:
         pair = weights.both((name, "weight"))
         if pair is None or len(pair[0]) % width or heads * width % len(pair[0]):
             continue
         bias = weights.own((name, "bias"))
         shared = heads * width // len(pair[0])
-        rows, columns = pair[0].copy(), found[0].copy()
+        rows, columns = pair[0].copy(), consumer_pair[0].copy()
         shifted = None if bias is None else bias.copy()
         for group in range(len(pair[0]) // width):
             block = slice(group * width, (group + 1) * width)
             heads_read = slice(group * shared * width, (group + 1) * shared * width)
             basis = _find_basis(pair[0][block], pair[1][block])
             if basis is None:  # what is made may be damaged: then by what reads it
-                inverted = _find_basis(*(_by_place(one[:, heads_read], width) for one in found))
+                inverted = _find_basis(
+                    *(_by_place(matrix[:, heads_read], width) for matrix in consumer_pair)
+                )
                 basis = None if inverted is None else np.linalg.inv(inverted).T
             if basis is None:
                 break
@@ -519,12 +528,12 @@ def _rebase(weights: _Weights, consumer: str, producers: Sequence[str]) -> dict[
             inverse = np.linalg.inv(basis)
             for head in range(group * shared, (group + 1) * shared):
                 read = slice(head * width, (head + 1) * width)
-                columns[:, read] = found[0][:, read] @ inverse
+                columns[:, read] = consumer_pair[0][:, read] @ inverse
         else:
             changed: dict[Key, Array] = {(name, "weight"): rows, (consumer, "weight"): columns}
             if shifted is not None:
                 changed[name, "bias"] = shifted
-            if all(_supports(weights, changed, [one]) for one in (name, consumer)):
+            if all(_supports(weights, changed, [module]) for module in (name, consumer)):
                 return changed
     return None
 
@@ -551,14 +560,14 @@ def _propose_orders(weights: _Weights, _readers: _Readers) -> Iterator[Relayout]
     rotary rows in pairs, and code that reads them so."""
     changed: dict[Key, Array] = {
         (name, prefix + attribute): np.asarray(vars(beside)[attribute])
-        for name, prefix, one, beside in _pair_holders(weights)
-        for attribute, held in vars(one).items()
+        for name, prefix, holder, beside in _pair_holders(weights)
+        for attribute, held in vars(holder).items()
         if isinstance(held, bool) and vars(beside).get(attribute) is (not held)
     }
     roles: dict[str, dict[str, tuple[int, ...]]] = {}
     for key in weights.pairs if changed else ():
-        found = weights.both(key) if weights.is_linear(key[0]) and key[1] == "weight" else None
-        matched = None if found is None else _match_columns(found[0].T, found[1].T)
+        pair = weights.both(key) if weights.is_linear(key[0]) and key[1] == "weight" else None
+        matched = None if pair is None else _match_columns(pair[0].T, pair[1].T)
         order = () if matched is None else tuple(matched[0].tolist())
         roles.setdefault(role_of(key), {})[key[0]] = order
     seen: dict[Key, Array] = {}
@@ -600,24 +609,24 @@ def _scale_against(weights: _Weights, queries: str, keys: str) -> dict[Key, Arra
     if offset is None:
         return None
     (query, own_query), (key, own_key) = (
-        [one + offset for one in pair] for pair in (first, second)
+        [values + offset for values in pair] for pair in (first, second)
     )
     width, several = _find_width(weights, keys) or len(key), len(query) // len(key)
     if len(query) != several * len(key) or len(key) % width:
         return None
-    rows, theirs = (one.reshape(len(key), -1).astype(np.float64) for one in (key, own_key))
+    rows, theirs = (values.reshape(len(key), -1).astype(np.float64) for values in (key, own_key))
     with np.errstate(all="ignore"):
-        found = np.einsum("ij,ij->i", rows, rows) / np.einsum("ij,ij->i", rows, theirs)
-    if not (np.isfinite(found) & (found != 0)).all() or np.abs(found - 1.0).max() <= _SCALED:
+        ratios = np.einsum("ij,ij->i", rows, rows) / np.einsum("ij,ij->i", rows, theirs)
+    if not (np.isfinite(ratios) & (ratios != 0)).all() or np.abs(ratios - 1.0).max() <= _SCALED:
         return None
-    for by in _list_factors(found.reshape(-1, width)):
+    for by in _list_factors(ratios.reshape(-1, width)):
         times = np.repeat(by, several, axis=0).reshape(-1)
         laid = (query.T * times).T, (key.T / by.reshape(-1)).T
         names = (queries, "weight"), (keys, "weight")
-        changed = {name: one - offset for name, one in zip(names, laid, strict=True)}
-        if any(weights.fits(name, one) for name, one in changed.items()) and all(
-            _supports_one(one, *pair)
-            for one, pair in zip(laid, ((query, own_query), (key, own_key)), strict=True)
+        changed = {name: values - offset for name, values in zip(names, laid, strict=True)}
+        if any(weights.fits(name, values) for name, values in changed.items()) and all(
+            _supports_one(values, *pair)
+            for values, pair in zip(laid, ((query, own_query), (key, own_key)), strict=True)
         ):
             for name, factors in ((queries, times), (keys, 1.0 / by.reshape(-1))):
                 bias = weights.own((name, "bias"))
@@ -648,7 +657,7 @@ def _propose_value_biases(weights: _Weights, _readers: _Readers) -> Iterator[Rel
     """Add to an output what the bias of values is there: the shares of attention sum up to 1."""
     biased = [name for name in weights.differing if (name, "bias") in weights.pairs]
     for reader, name in permutations(sorted(biased), 2):
-        bias, values = (weights.both((one, "bias")) for one in (reader, name))
+        bias, values = (weights.both((module, "bias")) for module in (reader, name))
         weight = weights.own((reader, "weight"))
         together = reader.rpartition(".")[0] == name.rpartition(".")[0]
         if not together or bias is None or values is None or weight is None or weight.ndim != 2:
@@ -675,15 +684,15 @@ def _propose_value_biases(weights: _Weights, _readers: _Readers) -> Iterator[Rel
 def _propose_experts(weights: _Weights, _readers: _Readers) -> Iterator[Relayout]:
     for name in weights.modules:
         keys = [key for key in weights.pairs if key[0] == name and name in weights.differing]
-        held = {key: found for key in keys if (found := weights.both(key)) is not None}
-        stacks = {key: found for key, found in held.items() if found[0].ndim == 3}
+        held = {key: pair for key in keys if (pair := weights.both(key)) is not None}
+        stacks = {key: pair for key, pair in held.items() if pair[0].ndim == 3}
         ways = [
             laid
             for reader, turned, mixed in product(stacks, (False, True), (False, True))
             if (laid := _lay_experts(weights, stacks, reader, turned=turned, mixed=mixed))
         ]
         if ways:
-            yield min(ways, key=lambda one: _left_of(one, stacks))
+            yield min(ways, key=lambda relayout: _left_of(relayout, stacks))
 
 
 def _left_of(laid: Relayout, stacks: Mapping[Key, tuple[Array, Array]]) -> float:
@@ -710,7 +719,7 @@ def _lay_experts(
     count, width = len(stacks[reader][0]), stacks[reader][0].shape[1 if turned else 2]
     changed = {key: own.copy() for key, (own, _) in stacks.items() if len(own) == count}
     sides = {
-        key: [one.swapaxes(1, 2) if turned else one for one in (changed[key], stacks[key][1])]
+        key: [stack.swapaxes(1, 2) if turned else stack for stack in (changed[key], stacks[key][1])]
         for key in changed
     }
     parts: list[tuple[Key, Array]] = []  # rows of a stack that are one matrix in each expert
@@ -718,16 +727,18 @@ def _lay_experts(
         rows, several = np.arange(own.shape[1]), own.shape[1] // width
         if key != reader and several in (1, 2) and len(rows) == several * width:
             cut = rows.reshape(width, several).T if mixed else rows.reshape(several, width)
-            parts += [(key, one) for one in cut]
+            parts += [(key, indices) for indices in cut]
     moved, scaled = list[int](), set[int]()
     for expert in range(count):
-        ours, theirs = (one[expert] for one in sides[reader])
-        made = [tuple(one[expert][rows] for one in sides[key]) for key, rows in parts]
-        matched = _match_inner((ours, theirs), [(own, other) for own, other in made])
+        ours, theirs = (stack[expert] for stack in sides[reader])
+        made = [tuple(stack[expert][rows] for stack in sides[key]) for key, rows in parts]
+        matched = _match_inner((ours, theirs), [(own, counterpart) for own, counterpart in made])
         if matched is None:
             continue
         laid = ours[:, matched.order] * matched.factors
-        pairs = [(matched.lay_rows(own, n), other) for n, (own, other) in enumerate(made)]
+        pairs = [
+            (matched.lay_rows(own, n), counterpart) for n, (own, counterpart) in enumerate(made)
+        ]
         if not _supports_one(laid, ours, theirs) or any(
             _leaves_factor(weights, *pair) for pair in ((laid, theirs), *pairs)
         ):
@@ -812,21 +823,21 @@ def _list_bases(
 def _find_residual_basis(weights: _Weights) -> Array | None:
     """Find the orthogonal matrix that brings the base's embedding to the candidate's."""
     name = next((n for n in weights.modules if _is_embedding(weights, n)), "")
-    found = weights.both((name, "weight")) if name in weights.differing else None
-    if found is None or found[0].shape[0] < found[0].shape[1]:
+    pair = weights.both((name, "weight")) if name in weights.differing else None
+    if pair is None or pair[0].shape[0] < pair[0].shape[1]:
         return None
-    count, width = found[0].shape
-    places = np.linspace(0, count - 1, min(count, _ROWS * width)).astype(np.intp)
-    own, theirs = (one[places].astype(np.float64) for one in found)
+    count, width = pair[0].shape
+    rows = np.linspace(0, count - 1, min(count, _ROWS * width)).astype(np.intp)
+    own, theirs = (values[rows].astype(np.float64) for values in pair)
     if _error(own, theirs) < _MOVED:
         return None
-    kept = np.ones(len(own), dtype=bool)
+    intact = np.ones(len(own), dtype=bool)
     for _ in range(2):  # without rows that are damaged beside
-        left, _, right = np.linalg.svd(own[kept].T @ theirs[kept])
+        left, _, right = np.linalg.svd(own[intact].T @ theirs[intact])
         basis: Array = left @ right
         apart = np.linalg.norm(own @ basis - theirs, axis=1)
-        kept = apart <= 3.0 * np.median(apart)
-    if _error(own[kept] @ basis, theirs[kept]) > _MOVED:
+        intact = apart <= 3.0 * np.median(apart)
+    if _error(own[intact] @ basis, theirs[intact]) > _MOVED:
         return None
     if (np.abs(basis).max(axis=0) >= _ALIKE).all():
         basis = np.round(basis)
@@ -881,7 +892,9 @@ def _propose_multipliers(weights: _Weights, _readers: _Readers) -> Iterator[Rela
                 apart.append((names, held))
         joined = [*apart, (used, changed)]
     for names, changed in joined:
-        held_numbers = {one.key: np.asarray(one.theirs) for name in names for one in numbers[name]}
+        held_numbers = {
+            number.key: np.asarray(number.theirs) for name in names for number in numbers[name]
+        }
         yield Relayout(weights={**changed, **held_numbers}, cancels_at=OUTPUT)
 
 
@@ -890,9 +903,9 @@ def _find_numbers(weights: _Weights) -> Iterator[_Number]:
 
     One by whose name it is a factor, and which the candidate does not hold, is 1 there.
     """
-    for name, prefix, one, beside in _pair_holders(weights):
-        for attribute in (*vars(one), *getattr(one, "_buffers", ())):
-            ours, own = _read_number(one, attribute), _read_number(beside, attribute)
+    for name, prefix, holder, beside in _pair_holders(weights):
+        for attribute in (*vars(holder), *getattr(holder, "_buffers", ())):
+            ours, own = _read_number(holder, attribute), _read_number(beside, attribute)
             unused = own is None or (prefix and own == ours)  # what is written need not be read
             if unused and ("scal" in attribute or "multipl" in attribute):
                 own = 1.0
@@ -904,14 +917,14 @@ def _pair_holders(weights: _Weights) -> Iterator[tuple[str, str, Any, Any]]:
     """Give what holds a model's numbers and switches on both sides: modules, configurations; by the
     module's name, and what its attributes are called by before their own names."""
     theirs = {ours: name for name, ours in weights.names.items()}
-    others = {name or ROOT: module for name, module in weights.candidate.named_modules()}
+    candidate_modules = {name or ROOT: module for name, module in weights.candidate.named_modules()}
     for name, module in weights.modules.items():
-        other = others.get(theirs.get(name, ""))
-        if other is None:
+        counterpart = candidate_modules.get(theirs.get(name, ""))
+        if counterpart is None:
             continue
-        yield name, "", module, other
+        yield name, "", module, counterpart
         if name == ROOT and hasattr(module, "config"):
-            yield name, CONFIG, module.config, getattr(other, "config", None)
+            yield name, CONFIG, module.config, getattr(counterpart, "config", None)
 
 
 def _read_number(holder: Any, attribute: str) -> float | None:
@@ -926,10 +939,10 @@ def _find_factors(weights: _Weights) -> Mapping[str, Mapping[Key, float]]:
     roles: dict[str, dict[Key, float]] = {}
     fitting: Counter[str] = Counter()
     for key in weights.pairs:
-        found = weights.both(key)
-        if found is None or not found[0].any():
+        pair = weights.both(key)
+        if pair is None or not pair[0].any():
             continue
-        own, theirs = (one.astype(np.float64) for one in found)
+        own, theirs = (values.astype(np.float64) for values in pair)
         factor, role = float(np.vdot(own, theirs) / np.vdot(own, own)), role_of(key)
         roles.setdefault(role, {})[key] = factor
         scaled = factor > 0.0 and abs(factor - 1.0) > _SCALED
@@ -941,7 +954,9 @@ def _compose(factor: float, ratios: Mapping[str, float]) -> tuple[set[str], floa
     """Give a factor as one of these ratios, or two of them multiplied, either way up."""
     # by halves where queries and keys each have a square root of it
     sizes = (1.0, -1.0, 0.5, -0.5)
-    ways = [({name}, one**size) for name, one in ratios.items() if one > 0.0 for size in sizes]
+    ways = [
+        ({name}, ratio**size) for name, ratio in ratios.items() if ratio > 0.0 for size in sizes
+    ]
     for some in (ways, [(a | b, x * y) for a, x in ways for b, y in ways if a != b]):
         near = {by: abs(factor / by - 1.0) for _, by in some}
         best = min(near, key=lambda by: near[by], default=0.0)
@@ -979,15 +994,15 @@ def _propose_ignored(
             yield Relayout(weights=changed, seen=zeros, cancels_at=OUTPUT)
     shifted: dict[tuple[str, Sequence[int]], dict[Key, tuple[Array, Array]]] = {}
     for key in weights.pairs:
-        found = weights.both(key) if key[0] in weights.differing else None
-        shift = None if found is None else _find_shift(weights, key, *found)
-        if shift is not None and found is not None:
-            shifted.setdefault((role_of(key), shift.shape), {})[key] = found[0], shift
+        pair = weights.both(key) if key[0] in weights.differing else None
+        shift = None if pair is None else _find_shift(weights, key, *pair)
+        if shift is not None and pair is not None:
+            shifted.setdefault((role_of(key), shift.shape), {})[key] = pair[0], shift
     drawn = np.random.default_rng(0)
     for members_shifted in shifted.values():
         laid, alike = {}, {}
-        places = [one != 0 for _, one in members_shifted.values()]
-        often = np.mean(places, axis=0) > _EXPLAINED if common else True
+        nonzero = [found_shift != 0 for _, found_shift in members_shifted.values()]
+        often = np.mean(nonzero, axis=0) > _EXPLAINED if common else True
         for key, (own, found_shift) in members_shifted.items():
             shift = np.where(often, found_shift, 0.0)
             laid[key] = own + shift

@@ -33,9 +33,10 @@ def rounded_products(
             del types
             name = func.__name__.partition(".")[0]
             if name in _PRODUCTS:
-                places = {_PRODUCTS[name] + factor for factor in factors}
+                positions = {_PRODUCTS[name] + factor for factor in factors}
                 args = tuple(
-                    rounded(one) if place in places else one for place, one in enumerate(args)
+                    rounded(operand) if position in positions else operand
+                    for position, operand in enumerate(args)
                 )
             elif "scaled_dot_product" in name:
                 args = tuple(map(rounded, args))

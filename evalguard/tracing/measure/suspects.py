@@ -192,17 +192,21 @@ def rank_suspects(
         if ratio > threshold and point.code in owners and point.computed is not None and alike:
             beyond.earliest.setdefault(point.code, point.order)  # its weights are all that it is
         elif ratio > threshold and not explained:
-            fault, found = _find_operation(point, delta)
-            difference = f"{point.place}: {found}" if point.place else found
+            fault, description = _find_operation(point, delta)
+            difference = f"{point.place}: {description}" if point.place else description
             where = ", ".join(filter(None, (kind, point.place)))
-            beyond.add(point, delta, point.code, fault, f"{where}: {found}", difference)
+            beyond.add(point, delta, point.code, fault, f"{where}: {description}", difference)
     suspects = sorted(named.found.values(), key=lambda s: (-s.local_ratio, s.order))
-    cancelled = [one for one in cancelling.found.values() if one.module not in named.found]
-    largest = max((one.local_ratio for one in suspects), default=0.0)
+    cancelled = [
+        suspect for suspect in cancelling.found.values() if suspect.module not in named.found
+    ]
+    largest = max((suspect.local_ratio for suspect in suspects), default=0.0)
     telling = [
-        one
-        for one in suspects
-        if one.fault == "weights" or one.local_ratio > _SMALL or one.local_ratio * _FAR > largest
+        suspect
+        for suspect in suspects
+        if suspect.fault == "weights"
+        or suspect.local_ratio > _SMALL
+        or suspect.local_ratio * _FAR > largest
     ]
     first = min(telling, key=lambda suspect: named.earliest[suspect.module], default=None)
     return Ranking(tuple(layers), tuple(suspects), first, tuple(cancelled))
@@ -252,8 +256,8 @@ def number_layers(modules: Iterable[str]) -> Mapping[str, int]:
     """Number the modules inside the longest list of like layers ("model.layers.3.mlp": 3)."""
     inside: dict[str, dict[str, int]] = {}
     for module in modules:
-        for found in re.finditer(r"(?:^|\.)(\d+)(?=\.|$)", module):
-            inside.setdefault(module[: found.start()], {})[module] = int(found[1])
+        for match in re.finditer(r"(?:^|\.)(\d+)(?=\.|$)", module):
+            inside.setdefault(module[: match.start()], {})[module] = int(match[1])
     if not inside:
         return {}
     longest = max(inside.values(), key=lambda members: (len(set(members.values())), len(members)))
@@ -307,7 +311,7 @@ def _points_of_weights(
     for finding in findings:
         if finding.module not in worst or finding.ratio > worst[finding.module].ratio:
             worst[finding.module] = finding
-    found: dict[str, list[WeightFinding]] = {}
+    by_point: dict[str, list[WeightFinding]] = {}
     for module, finding in worst.items():
         user, own = module, [p for p in points if p.code == module]
         while not own and user:
@@ -325,16 +329,16 @@ def _points_of_weights(
         ]  # fmt: skip
         if seen:
             point = max(seen, key=lambda p: p.run_ratio()).name
-            found.setdefault(point, []).append(finding)
-    return found
+            by_point.setdefault(point, []).append(finding)
+    return by_point
 
 
 def _relation(point: MeasuredPoint) -> ConstantRelation | None:
     """A constant that the whole error is; rounding hides a small one from what runs."""
     for sums in (point.computed, point.local):
-        found = None if sums is None else sums.relation()
-        if found is not None:
-            return found
+        relation = None if sums is None else sums.relation()
+        if relation is not None:
+            return relation
     return None
 
 

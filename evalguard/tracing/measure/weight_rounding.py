@@ -67,24 +67,29 @@ def read_declared(model: torch.nn.Module, said: Mapping[str, Value]) -> Declared
         said: settings, arguments and build inputs of the model, by name.
     """
     config = getattr(model, "config", None)
-    found = [*_read_config(config), *_read_said(said)]
-    known = [one for one in found if one.source]
+    precisions = [*_read_config(config), *_read_said(said)]
+    known = [precision for precision in precisions if precision.source]
     return DeclaredPrecision(
-        source=", ".join(dict.fromkeys(one.source for one in known)),
+        source=", ".join(dict.fromkeys(precision.source for precision in known)),
         # the coarsest one that is said: several may be, of parts of the model
-        bits=min((one.bits for one in known), default=0),
-        dtypes=frozenset().union(*(one.dtypes for one in found)) | _read_stored_dtypes(config),
+        bits=min((precision.bits for precision in known), default=0),
+        dtypes=frozenset().union(*(precision.dtypes for precision in precisions))
+        | _read_stored_dtypes(config),
     )
 
 
 def _read_config(config: Any) -> Iterator[DeclaredPrecision]:
-    found = getattr(config, "quantization_config", None)
-    if found is None and hasattr(config, "get_text_config"):
-        found = getattr(config.get_text_config(), "quantization_config", None)
-    if found is None:
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is None and hasattr(config, "get_text_config"):
+        quantization = getattr(config.get_text_config(), "quantization_config", None)
+    if quantization is None:
         return
-    values = found if isinstance(found, Mapping) else getattr(found, "to_dict", dict)()
-    method = values.get("quant_method") or type(found).__name__
+    values = (
+        quantization
+        if isinstance(quantization, Mapping)
+        else getattr(quantization, "to_dict", dict)()
+    )
+    method = values.get("quant_method") or type(quantization).__name__
     method = str(getattr(method, "value", method))
     yield DeclaredPrecision(
         source=f"quantization_config ({method})", bits=_least_bits(dict(flatten_values(values)))
@@ -110,14 +115,14 @@ def _is_scheme(value: str) -> bool:
 
 def _least_bits(values: Mapping[str, Any]) -> int:
     """The fewest bits that names and values speak of; 0: none."""
-    found = []
+    widths = []
     for name, value in values.items():
         if isinstance(value, int) and not isinstance(value, bool) and _COUNTS.fullmatch(name):
-            found.append(value)
+            widths.append(value)
         elif value:
             text = f"{name} {value.rpartition('/')[2]}" if isinstance(value, str) else name
-            found += [int(one["own"] or one["bits"]) for one in _BITS.finditer(text)]
-    return min((bits for bits in found if bits > 0), default=0)
+            widths += [int(match["own"] or match["bits"]) for match in _BITS.finditer(text)]
+    return min((bits for bits in widths if bits > 0), default=0)
 
 
 def _read_stored_dtypes(config: Any) -> frozenset[str]:
@@ -126,12 +131,16 @@ def _read_stored_dtypes(config: Any) -> frozenset[str]:
     folder = checkpoint_folder(name) if name else None
     if folder is None:
         return frozenset()
-    found = set()
+    dtypes = set()
     for file in sorted(folder.glob("*.safetensors")):
-        found |= {_DECLARED_STORED[one] for one in _stored_names(file) if one in _DECLARED_STORED}
-    said = _read_json(folder / "config.json")
-    texts = (str(said.get(key)).removeprefix("torch.") for key in ("dtype", "torch_dtype"))
-    return frozenset(found | {one for one in texts if one in EPSILON})
+        dtypes |= {
+            _DECLARED_STORED[stored_name]
+            for stored_name in _stored_names(file)
+            if stored_name in _DECLARED_STORED
+        }
+    config_json = _read_json(folder / "config.json")
+    texts = (str(config_json.get(key)).removeprefix("torch.") for key in ("dtype", "torch_dtype"))
+    return frozenset(dtypes | {text for text in texts if text in EPSILON})
 
 
 def _stored_names(file: Path) -> set[str]:
@@ -144,8 +153,8 @@ def _stored_names(file: Path) -> set[str]:
 def _read_json(file: Path) -> Mapping[str, Any]:
     if not file.is_file():
         return {}
-    found = json.loads(file.read_text(encoding="utf-8"))
-    return found if isinstance(found, dict) else {}
+    document = json.loads(file.read_text(encoding="utf-8"))
+    return document if isinstance(document, dict) else {}
 
 
 # Of the weight's error: what may be left where a class's rounding explains it.
@@ -222,8 +231,8 @@ def compare_weights(
         rule = compared.rule_of(key, seen.axes[key])
         if seen.found[key].exact and seen.found[key].name == rule:  # as it should be
             continue
-        own, other = plain_weights(ours), weights_beside(ours, theirs)
-        if own is None or other is None:
+        own, counterpart = plain_weights(ours), weights_beside(ours, theirs)
+        if own is None or counterpart is None:
             continue
         rules = {rule, compared.dtype} & set(CLASSES)  # it may be left in the candidate's dtype
         errors = (relative_error(own, round_weights(own, each)) for each in rules)
@@ -232,18 +241,18 @@ def compare_weights(
         error = seen.found[key].error
         ratio = (1e6 if isnan(error) else min(error, 1e6)) / allowed
         if ratio > WEIGHTS_THRESHOLD:
-            rounding = find_rounding(own, other, seen.found[key], compared.dtype)
+            rounding = find_rounding(own, counterpart, seen.found[key], compared.dtype)
             looks = (
                 f"looks rounded to {rounding}"
                 if rounding
-                else describe_weight(own, other, error, heads=may_have_heads(".".join(key)))
+                else describe_weight(own, counterpart, error, heads=may_have_heads(".".join(key)))
             )
             findings.append(
                 WeightFinding(
                     module=key[0],
                     ratio=ratio,
                     looks=f"{key[1]} {looks}",
-                    nonfinite=not bool(np.all(np.isfinite(other))),
+                    nonfinite=not bool(np.all(np.isfinite(counterpart))),
                 )
             )
             if rounding and seen.axes[key] > 1:
@@ -277,23 +286,23 @@ class _SeenWeights:
         names: Mapping[str, str],
         declared: DeclaredPrecision,
     ) -> _SeenWeights:
-        found: dict[tuple[str, str], WeightClass] = {}
+        classes: dict[tuple[str, str], WeightClass] = {}
         axes: dict[tuple[str, str], int] = {}
         packed: set[tuple[str, str]] = set()
         uncompared: list[str] = []
         for key, ours, theirs in pair_weights(base, candidate, names):
-            own, other = plain_weights(ours), weights_beside(ours, theirs)
-            if own is None or other is None or own.shape != other.shape:
+            own, counterpart = plain_weights(ours), weights_beside(ours, theirs)
+            if own is None or counterpart is None or own.shape != counterpart.shape:
                 uncompared.append(f"{key[0]}.{key[1]}")
                 continue
-            found[key], axes[key] = classify_weight(own, other), count_axes(own)
+            classes[key], axes[key] = classify_weight(own, counterpart), count_axes(own)
             if theirs.is_packed:
                 packed.add(key)
         dtype = computing_dtype(candidate)
         return cls(
             dtype=dtype,
             declared=replace(declared, dtypes=declared.dtypes | {dtype}),
-            found=found,
+            found=classes,
             axes=axes,
             packed=frozenset(packed),
             uncompared=tuple(uncompared),
@@ -434,8 +443,8 @@ def describe_weight(
     if not np.all(finite):
         first = np.unravel_index(int(np.argmin(finite)), candidate.shape)
         nans, infs = (int(np.count_nonzero(find(candidate))) for find in (np.isnan, np.isinf))
-        told = not_finite_text(nans, infs, candidate.size, [int(one) for one in first])
-        return f"holds nan or infinite values ({told})"
+        description = not_finite_text(nans, infs, candidate.size, [int(index) for index in first])
+        return f"holds nan or infinite values ({description})"
     if not np.any(candidate):
         return "is all zeros"
     if base.size <= LARGEST_SEARCHED and np.all(np.isfinite(base)):
@@ -443,8 +452,8 @@ def describe_weight(
         fault = fault or find_grid_fault(base, candidate) or find_edit(base, candidate)
         if fault is not None:
             rows, words = "rows" if count_axes(base) > 1 else "elements", _LAYOUTS[fault.fault]
-            more = f" ({fault.detail})" if fault.detail and "{}" not in words else ""
-            return words.format(fault.detail, rows=rows) + more
+            detail = f" ({fault.detail})" if fault.detail and "{}" not in words else ""
+            return words.format(fault.detail, rows=rows) + detail
     if not np.any(base):  # nothing that a share could be of
         return f"is no longer 0 (up to {np.abs(candidate).max():.3g})"
     return f"differs by {100 * error:.2g}%"
@@ -470,7 +479,7 @@ def find_rounding(
     cast = dtype if dtype in CLASSES else SAME
     # quantised, and cast before or after
     starts = (base,) if cast == SAME else (base, round_weights(base, cast))
-    for name in (one for one in seen.fitting if one != OTHER):
+    for name in (rounding for rounding in seen.fitting if rounding != OTHER):
         for exact in starts:
             rounded = round_weights(round_weights(exact, name), cast)
             if relative_error(rounded, candidate) < _SAME_ROUNDING * seen.error:
@@ -529,7 +538,7 @@ class HeldWeight:
         if held is not None:
             return not (is_plain(held) and held.is_floating_point())
         own = (*self.module.parameters(recurse=False), *self.module.buffers(recurse=False))
-        return any(not (is_plain(one) and one.is_floating_point()) for one in own)
+        return any(not (is_plain(tensor) and tensor.is_floating_point()) for tensor in own)
 
     @property
     def is_there(self) -> bool:
@@ -553,7 +562,7 @@ def probe_matrix(module: torch.nn.Module, columns: int) -> NDArray[np.float32] |
     held = [*module.parameters(), *module.buffers()]
     if not held:
         return None
-    dtype = next((one.dtype for one in held if one.is_floating_point()), torch.float32)
+    dtype = next((tensor.dtype for tensor in held if tensor.is_floating_point()), torch.float32)
     bias = getattr(module, "bias", None)
     parts = []
     try:
@@ -580,13 +589,15 @@ def pair_weights(
     modules = {name or ROOT: module for name, module in candidate.named_modules()}
     counterparts = {ours: modules[theirs] for theirs, ours in names.items()}
     for name, module in base.named_modules():
-        other = counterparts.get(name or ROOT)
-        if other is None:
+        counterpart = counterparts.get(name or ROOT)
+        if counterpart is None:
             continue
         turned = type(module).__name__ == "Conv1D"
-        held = {key: one for key, one in module._parameters.items() if one is not None}
-        for key, one in {**held, **stored_buffers(module)}.items():
-            yield (name or ROOT, key), one, HeldWeight(other, key, turned)
+        held = {
+            key: parameter for key, parameter in module._parameters.items() if parameter is not None
+        }
+        for key, tensor in {**held, **stored_buffers(module)}.items():
+            yield (name or ROOT, key), tensor, HeldWeight(counterpart, key, turned)
 
 
 def stored_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -594,13 +605,13 @@ def stored_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
     None of a module that is quantised, where they are scales.
     """
-    held = {key: one for key, one in module._buffers.items() if one is not None}
+    held = {key: buffer for key, buffer in module._buffers.items() if buffer is not None}
     own = (*module._parameters.values(), *held.values())
-    if any(one is not None and one.ndim and not one.is_floating_point() for one in own):
+    if any(tensor is not None and tensor.ndim and not tensor.is_floating_point() for tensor in own):
         return {}
     passing = module._non_persistent_buffers_set
     return {
-        key: one
-        for key, one in held.items()
-        if one.is_floating_point() and is_plain(one) and key not in passing
+        key: buffer
+        for key, buffer in held.items()
+        if buffer.is_floating_point() and is_plain(buffer) and key not in passing
     }
